@@ -74,8 +74,8 @@ class StackedAdam:
         if len(members) == len(self._trainers) and all(are_plain):
             sources = [optimizer.state for optimizer in self._optimizers]
             if all(map(is_, self._sources, sources)):
-                found = chain.from_iterable(map(_tensors_of, self._all_states))
-                if all(map(is_, found, self._all_own)):
+                found = list(chain.from_iterable(map(dict.values, self._all_states)))
+                if len(found) == len(self._all_own) and all(map(is_, found, self._all_own)):
                     return are_plain
         can_step = [
             is_plain and self._adopt(i) for i, is_plain in zip(members, are_plain, strict=True)
@@ -149,10 +149,13 @@ class StackedAdam:
             for gradient in gradients:
                 gradient.div_(divisor_G.view(-1, *[1] * (gradient.dim() - 1)))
         alike: dict[tuple[object, ...], list[int]] = {}
+        last, same = None, list[int]()
         for row in rows:
             optimizer = self._optimizers[members[row]]
             optimizer._opt_called = True  # type: ignore[attr-defined]  # for an LR scheduler
-            alike.setdefault(_hyperparameters(optimizer), []).append(row)
+            if (own := _hyperparameters(optimizer)) != last:  # quicker than to hash them
+                last, same = own, alike.setdefault(own, [])
+            same.append(row)
         for same in alike.values():
             self._apply(members, same, gradients)
 

@@ -186,6 +186,7 @@ class Fleet:
         draws.begin()
         alone: list[tuple[Slot, Batch]] = []
         groups: dict[tuple[Hashable, ...], list[Turn]] = {}
+        like: list[Turn] = []
         slots = {name: self._slots[name] for name in batches}
         check = draws.found if any(not slot.is_checked for slot in slots.values()) else None
         for name, batch in batches.items():
@@ -193,8 +194,10 @@ class Fleet:
             turn = begin_turn(slot, batch, check)
             if turn is None:
                 alone.append((slot, batch))
-            else:
-                groups.setdefault(turn.group, []).append(turn)
+                continue
+            if not like or turn.group != like[0].group:  # quicker than to hash the group
+                like = groups.setdefault(turn.group, [])
+            like.append(turn)
         if draws.found():
             for turn in chain(*groups.values()):
                 turn.slot.is_checked = False  # the next step finds out whose loss it was

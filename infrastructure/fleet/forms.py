@@ -46,7 +46,8 @@ class Outputs:
     """Outputs of several calls.
 
     Attributes:
-        raw: One float32 tensor of each member, or a stack of them, ``[F, ...]``.
+        raw: One float32 tensor of each member, or a stack of them, ``[F, ...]``. Where there is
+            *backward*, the next forward pass may write to its memory.
         structure: Function from a member's raw tensor to what its model returns; of the stack, it
             gives the same with tensors ``[F, ...]``.
         backward: Function from the gradient of a stack *raw* to those of all parameters; None where

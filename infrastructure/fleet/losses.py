@@ -31,8 +31,8 @@ class StackableLoss:
         stacked: The same function of stacks, output and targets with a first dimension F, to
             ``[F]``. A fleet tries it on random numbers and uses it where it gives the same bits.
         derivative: Function of the same stacks and of weights ``[F]`` to the losses ``[F]`` and
-            the gradient of the weighted losses, for an output that is one tensor; None to let
-            autograd find it.
+            the gradient of the weighted losses, for an output that is one tensor. It may write to
+            the memory of the stacks. None to let autograd find it.
     """
 
     alone: Callable[[Any, Mapping[str, Tensor]], Tensor]
@@ -64,15 +64,13 @@ class PendingOutput:
         Raises:
             TypeError: *function* with these arguments is not a known loss.
         """
-        output, target = args[:2] if len(args) > 1 else (None, None)
-        chosen = {name: value for name, value in (options or {}).items() if value is not None}
         known = _LOSSES_OF_TORCH.get(function)
+        output, target = args if len(args) == 2 else (None, None)
         if (
             known is None
-            or chosen != known.options
+            or options != known.options
             or not isinstance(output, PendingOutput)
             or not isinstance(target, Tensor)
-            or any(each is not None for each in args[2:])
         ):
             raise TypeError(f"{function} of an output that is not computed yet")
         return PendingLoss(known.loss, output, {"": target})
@@ -116,19 +114,26 @@ def stacked_loss(
     raw_F: Tensor,
     structure: Callable[[Tensor], Any],
     weight_F: Tensor,
+    memory: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Compute *pending* losses, which have one signature, together.
 
     Args:
-        raw_F: Raw outputs, a stack without gradient; see `Outputs`.
+        raw_F: Raw outputs, a stack without gradient; see `Outputs`. It may be written over.
         structure: Function from raw outputs to those of the models.
         weight_F: Loss scales, float32.
+        memory: Stacks of targets by name, which the next call writes over; empty before the first.
 
     Returns:
         The losses ``[F]`` without gradient, and the gradient of *raw_F*.
     """
-    loss, names = pending[0].loss, pending[0].targets
-    targets = {name: torch.stack([each.targets[name] for each in pending]) for name in names}
+    loss, targets = pending[0].loss, dict[str, Tensor]()
+    for name, like in pending[0].targets.items():
+        stack = memory.get(name)
+        if stack is not None and (stack.shape[1:] != like.shape or stack.dtype != like.dtype):
+            stack = None
+        rows = [each.targets[name] for each in pending]
+        targets[name] = memory[name] = torch.stack(rows, out=stack)
     output = structure(raw_F)
     if loss.derivative is not None and output is raw_F:
         with torch.no_grad():
@@ -154,7 +159,7 @@ def stacked_loss_agrees(pending: Sequence[PendingLoss], outputs: Outputs) -> boo
     raw = torch.randn(like.shape, generator=generator, device=like.device)
     weights = torch.randn(len(like), generator=generator, device=like.device)
     try:
-        loss_F, gradient_F = stacked_loss(pending, raw, structure, weights)
+        loss_F, gradient_F = stacked_loss(pending, raw.clone(), structure, weights, {})
         for i, each in enumerate(pending):
             leaf = raw[i].clone().requires_grad_()
             loss = each.loss.alone(structure(leaf), each.targets)
@@ -186,16 +191,21 @@ def _squared_error_derivative(
     output_F: Tensor, targets: Mapping[str, Tensor], weight_F: Tensor
 ) -> tuple[Tensor, Tensor]:
     """``2 / n * (output - target) * weight``, rounded as by torch's ``mse_loss_backward``."""
-    error_F = output_F - targets[""]
-    loss_F = mean_of_each(error_F.square())
+    error_F = output_F.sub_(targets[""])
+    loss_F = mean_of_each(torch.mul(error_F, error_F, out=targets[""]))
     weight_F = weight_F.view(-1, *[1] * (output_F.dim() - 1))
     return loss_F, error_F.mul_(2.0 / output_F[0].numel()).mul_(weight_F)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Known:
+    """A loss of torch, and all options as torch passes them on where none was chosen."""
+
     loss: StackableLoss
     options: Mapping[str, Any]
+
+
+_UNCHOSEN = {"weight": None, "size_average": None, "reduce": None, "reduction": "mean"}
 
 
 _LOSSES_OF_TORCH: Mapping[Callable[..., Tensor], _Known] = {
@@ -205,13 +215,13 @@ _LOSSES_OF_TORCH: Mapping[Callable[..., Tensor], _Known] = {
             stacked=_squared_error_of_each,
             derivative=_squared_error_derivative,
         ),
-        options={"reduction": "mean"},
+        options=_UNCHOSEN,
     ),
     functional.cross_entropy: _Known(
         loss=StackableLoss(
             alone=lambda output, targets: functional.cross_entropy(output, targets[""]),
             stacked=lambda output, targets: cross_entropy_of_each(output, targets[""]),
         ),
-        options={"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0},
+        options={**_UNCHOSEN, "ignore_index": -100, "label_smoothing": 0.0},
     ),
 }

@@ -5,8 +5,8 @@ Shapes: F members, B rows, I inputs and O outputs of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
 
@@ -22,23 +22,17 @@ from infrastructure.fleet.agreement import (
     is_aligned,
 )
 from infrastructure.fleet.forms import Call, NotStackableError, Outputs, dropout
+from infrastructure.fleet.stacked_layers import (
+    ACTIVATIONS,
+    Memory,
+    StackedLayers,
+    differentiate_layers,
+    run_layers,
+)
 
 _EXACT = (nn.Identity, nn.ReLU, nn.LeakyReLU)  # exact, so that vector and remainder agree
 _ELEMENTWISE = (*_EXACT, nn.SiLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.Softplus, nn.Mish)
 _LAYERS = (*_ELEMENTWISE, nn.Linear, nn.Dropout)
-
-_aten = torch.ops.aten
-_DERIVATIVES: Mapping[type[Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
-    # of a layer, the gradient of its output, its input and its output: as torch's own
-    nn.Identity: lambda _, gradient, *__: gradient,
-    nn.ReLU: lambda _, gradient, __, output: _aten.threshold_backward.default(gradient, output, 0),
-    nn.SiLU: lambda _, gradient, value, __: _aten.silu_backward.default(gradient, value),
-    nn.Tanh: lambda _, gradient, __, output: _aten.tanh_backward.default(gradient, output),
-    nn.Sigmoid: lambda _, gradient, __, output: _aten.sigmoid_backward.default(gradient, output),
-    nn.GELU: lambda layer, gradient, value, _: _aten.gelu_backward.default(
-        gradient, value, approximate=layer.approximate
-    ),
-}
 
 _Value: TypeAlias = "Tensor | list[Tensor]"  # a stack [F, B, O], or one tensor [B, O] per member
 
@@ -50,7 +44,6 @@ class _Block:
     layers: list[Module]
     names: list[str]  # of their parameters
     is_stacked: bool
-    gradients: list[Tensor] = field(default_factory=list)  # memory that every step uses again
 
 
 class SequentialForm:
@@ -76,6 +69,8 @@ class SequentialForm:
         self._steps = [(n, layer, layer.extra_repr()) for n, layer in self._layers.items()]
         self._dropouts = [n for n, layer in self._steps_of(nn.Dropout)]
         self._divisions: dict[Hashable, list[_Block]] = {}
+        self._memory_of: _Block | None = None
+        self._memory = Memory()
 
     def _steps_of(self, kind: type[Module]) -> list[tuple[str, Module]]:
         return [(n, layer) for n, layer in self._layers.items() if isinstance(layer, kind)]
@@ -100,35 +95,49 @@ class SequentialForm:
                 "the input of its model is not a float32 tensor [rows, features] without gradient"
             )
         own_memory = rows.is_contiguous() and rows.data_ptr() % ALIGNMENT_BYTES == 0
-        mode = tuple(model.get_submodule(name).training for name in self._dropouts)
+        names = self._dropouts
+        mode = tuple(model.get_submodule(name).training for name in names) if names else ()
         return (rows.shape, own_memory, mode)
 
     def forward(self, parameters: Mapping[str, Tensor], calls: Sequence[Call]) -> Outputs:
         """Return ``[B, O]`` float32 for every call."""
         rows = [cast("Tensor", call.arguments[0]) for call in calls]
         is_stacked = rows[0].data_ptr() % ALIGNMENT_BYTES == 0 and is_aligned(rows[0].numel())
-        value: _Value = torch.stack(rows) if is_stacked else rows
         half = autocast_dtype(rows[0].device)
         blocks = self._blocks(rows[0], len(rows), half, is_stacked=is_stacked)
-        if isinstance(value, Tensor) and len(blocks) == 1 and blocks[0].is_stacked:
+        if len(blocks) == 1 and blocks[0].is_stacked:
             [block] = blocks
-            own = [parameters[name] for name in block.names]
-            with torch.no_grad():
-                result, saved = _run_layers(block.layers, half, value, own)
-            if half is None and not block.gradients:
-                block.gradients = [torch.empty_like(each, requires_grad=False) for each in own]
-            backward = partial(
-                _differentiate_layers, block.layers, saved, result.dtype, into=block.gradients
-            )
-            return Outputs(raw=result.float(), structure=_itself, backward=backward)
+            return self._in_one_pass(block, half, rows, [parameters[n] for n in block.names])
+        value: _Value = torch.stack(rows) if is_stacked else rows
         for block in blocks:
             own = [parameters[name] for name in block.names]
             if block.is_stacked:
-                value = cast("Tensor", _StackedLayers.apply(block.layers, half, value, *own))
+                value = cast("Tensor", StackedLayers.apply(block.layers, half, value, *own))
             else:
                 value = _of_each(block.layers[0], value, own, calls)
         raw = value.float() if isinstance(value, Tensor) else [each.float() for each in value]
         return Outputs(raw=raw, structure=_itself)
+
+    @torch.no_grad()
+    def _in_one_pass(
+        self,
+        block: _Block,
+        half: torch.dtype | None,
+        rows: list[Tensor],
+        parameters: Sequence[Tensor],
+    ) -> Outputs:
+        """Compute layers that are all stacked, without autograd.
+
+        In float32 a step writes to the memory of the step before it, if their shapes are equal.
+        """
+        if half is not None or self._memory_of is not block:
+            self._memory_of, self._memory = (block if half is None else None), Memory()
+        memory = self._memory if half is None else None
+        values = self._memory.values
+        value_FBI = torch.stack(rows, out=values[0] if values else None)
+        result, saved = run_layers(block.layers, half, value_FBI, parameters, memory)
+        backward = partial(differentiate_layers, block.layers, saved, result.dtype, memory=memory)
+        return Outputs(raw=result.float(), structure=_itself, backward=backward)
 
     def _blocks(
         self, rows: Tensor, members: int, half: torch.dtype | None, *, is_stacked: bool
@@ -151,12 +160,14 @@ class SequentialForm:
             agrees_stacked = False
             if isinstance(layer, nn.Dropout) and not (layer.training and layer.p > 0.0):
                 continue
+            if isinstance(layer, nn.Identity):
+                continue
             if isinstance(layer, nn.Linear):
                 agrees_stacked = layer.in_features == width and _linear_agrees(
                     layer, count, members, half, device
                 )
                 width, dtype = layer.out_features, half or dtype
-            elif type(layer) in _DERIVATIVES:
+            elif type(layer) in ACTIVATIONS:
                 agrees_stacked = isinstance(layer, _EXACT) or elementwise_agrees(
                     count * width, members, dtype
                 )
@@ -219,91 +230,5 @@ def _stacked_linear(input_FBI: Tensor, weight_FOI: Tensor, *bias_FO: Tensor) -> 
     _, fan_out, fan_in = weight_FOI.shape
     layer = nn.Linear(fan_in, fan_out, bias=bool(bias_FO), device="meta")
     half = autocast_dtype(input_FBI.device)
-    result: Tensor = _StackedLayers.apply([layer], half, input_FBI, weight_FOI, *bias_FO)
+    result: Tensor = StackedLayers.apply([layer], half, input_FBI, weight_FOI, *bias_FO)
     return result
-
-
-def _run_layers(
-    layers: Sequence[Module],
-    half: torch.dtype | None,
-    value_FBI: Tensor,
-    parameters: Sequence[Tensor],
-) -> tuple[Tensor, list[Tensor]]:
-    """Apply *layers* to stacks; return the result, and what their derivative needs."""
-    saved, stacks = [], iter(parameters)
-    for layer in layers:
-        if isinstance(layer, nn.Linear):
-            weight_FOI = next(stacks)
-            if half is not None:
-                value_FBI, weight_FOI = value_FBI.to(half), weight_FOI.to(half)
-            saved += [value_FBI, weight_FOI]
-            weight_FIO = weight_FOI.transpose(1, 2)
-            if layer.bias is None:
-                value_FBI = torch.bmm(value_FBI, weight_FIO)
-            else:
-                bias_FO = next(stacks).to(value_FBI.dtype)
-                value_FBI = torch.baddbmm(bias_FO.unsqueeze(1), value_FBI, weight_FIO)
-        else:
-            before, value_FBI = value_FBI, layer.forward(value_FBI)
-            saved += [before, value_FBI]
-    return value_FBI, saved
-
-
-@torch.no_grad()
-def _differentiate_layers(
-    layers: Sequence[Module],
-    saved: Sequence[Tensor],
-    dtype: torch.dtype,
-    gradient_FBO: Tensor,
-    *,
-    of_input: bool = False,
-    into: Sequence[Tensor] = (),
-) -> list[Tensor]:
-    """Gradients of the parameters and, if *of_input*, of the first layer's input before them.
-
-    The operations are those of torch's own backward pass. Autograd's backward pass of ``baddbmm``
-    would give the weights' gradient transposed.
-
-    Args:
-        into: Memory for the float32 gradients of all parameters; empty for new memory.
-    """
-    gradient_FBO, found = gradient_FBO.to(dtype), list[Tensor]()
-    memory = list(into)
-    for i in range(len(layers) - 1, -1, -1):
-        layer, first, second = layers[i], saved[2 * i], saved[2 * i + 1]
-        if not isinstance(layer, nn.Linear):
-            gradient_FBO = _DERIVATIVES[type(layer)](layer, gradient_FBO, first, second)
-            continue
-        if layer.bias is not None:
-            out = memory.pop() if memory else None
-            found.append(torch.sum(gradient_FBO, 1, out=out).float())
-        out = memory.pop() if memory else None
-        found.append(torch.bmm(gradient_FBO.transpose(1, 2), first, out=out).float())
-        if i > 0 or of_input:
-            gradient_FBO = torch.bmm(gradient_FBO, second)
-    return [gradient_FBO, *reversed(found)] if of_input else found[::-1]
-
-
-class _StackedLayers(torch.autograd.Function):
-    """Layers on every slice, between others that are computed per member."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        layers: Sequence[Module],
-        half: torch.dtype | None,
-        value_FBI: Tensor,
-        *parameters: Tensor,
-    ) -> Tensor:
-        result, saved = _run_layers(layers, half, value_FBI, parameters)
-        ctx.layers, ctx.dtypes = layers, (value_FBI.dtype, result.dtype)
-        ctx.save_for_backward(*saved)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        of_input, (before, after) = ctx.needs_input_grad[2], ctx.dtypes
-        found = _differentiate_layers(
-            ctx.layers, ctx.saved_tensors, after, *gradients, of_input=of_input
-        )
-        return None, None, *([found.pop(0).to(before)] if of_input else [None]), *found

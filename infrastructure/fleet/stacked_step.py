@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import structlog
@@ -41,6 +41,7 @@ class Stacks:
     adam: StackedAdam
     agreements: dict[Hashable, bool]  # whether stacked losses agree
     ones: Tensor  # float32 [F]
+    targets: dict[str, Tensor] = field(default_factory=dict)  # memory of the losses
     failure_is_logged: bool = False
 
 
@@ -99,7 +100,9 @@ def _differentiate(
         pending = _stackable(stacks, turns, outputs)
         if pending:
             raw = outputs.stack()
-            loss_G, raw_gradient = stacked_loss(pending, raw, outputs.structure, weight_G)
+            loss_G, raw_gradient = stacked_loss(
+                pending, raw, outputs.structure, weight_G, stacks.targets
+            )
     if not pending:
         loss_G, raw_gradient = _losses_of_each(turns, outputs, weight_G, draws)
     gradients = outputs.gradients(leaves, raw_gradient)
@@ -121,6 +124,8 @@ def _losses_of_each(
     raw, zero = outputs.raw, weight_G.new_zeros(())
     is_stacked = isinstance(raw, Tensor)
     raws = [raw] if isinstance(raw, Tensor) else raw
+    if outputs.backward is not None:  # a loss may keep what the next step writes over
+        raws = [each.clone() for each in raws]
     leaves = [each.detach().requires_grad_() for each in raws]
     own = leaves[0].unbind() if is_stacked else [leaf.clone() for leaf in leaves]
     check = draws.found if any(not turn.slot.is_checked for turn in turns) else None
@@ -198,10 +203,9 @@ def _finish(
     skipped = found_inf_G.tolist()
     rows = [row for row in together if not skipped[row]]
     stacks.adam.step(members, rows, gradients, norm_G, scale_G)
-    outcomes = list(zip(norm_G.unbind(), loss_G.unbind(), found_inf_G.unbind(), strict=True))
+    norm_and_loss_G2 = torch.stack((norm_G, loss_G), dim=1)
     for row in together:
         trainer = turns[row].slot.member.trainer
-        norm, loss, found_inf = outcomes[row]
         if scale_G is not None:
-            trainer.update_loss_scale(loss, found_inf)
-        trainer.count_step(norm, loss, skipped=found_inf)
+            trainer.update_loss_scale(loss_G[row], found_inf_G[row])
+        trainer.count_row(norm_and_loss_G2, found_inf_G, row)

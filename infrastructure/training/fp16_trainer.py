@@ -57,9 +57,6 @@ class FP16Trainer:
         config, model, optimizer: As given.
         device: The model's device.
         record: Counts every step by its outcome.
-        last_step_skipped: float32 ``[]`` on the device: 1 if the last optimizer step was skipped, 0
-            if it was applied; None if it had no gradients. An average of the weights can use it
-            without a device read.
         state: Saves and restores what a checkpoint holds.
 
     Raises:
@@ -103,7 +100,7 @@ class FP16Trainer:
         )
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
-        self.last_step_skipped: Tensor | None = None
+        self._skipped: Tensor | tuple[Tensor, int] | None = None  # or a stack and a row of it
         self._switch = PrecisionSwitch(
             model,
             optimizer,
@@ -216,7 +213,7 @@ class FP16Trainer:
         grads = [p.grad for p in self._parameters if p.grad is not None]
         if not grads:
             self.record.no_gradient_steps += 1
-            self.last_step_skipped = None
+            self._skipped = None
             return
         self._attempt(grads, loss, count)
         for parameter in self._parameters:
@@ -237,7 +234,7 @@ class FP16Trainer:
         if divisor is not None:
             norm = norm / divisor  # unscaled
         total = norm + loss  # finite exactly if both are
-        found_inf = self.last_step_skipped = total.sub_(total).ne_(0.0)  # x - x is NaN, or 0
+        found_inf = self._skipped = total.sub_(total).ne_(0.0)  # x - x is NaN, or 0
         self._optimizer_step(norm, divisor, found_inf)
         self.update_loss_scale(loss, found_inf)
         self.record.add(norm, loss)
@@ -269,7 +266,19 @@ class FP16Trainer:
     @property
     def last_step_attempted(self) -> bool:
         """Whether the last optimizer step had gradients; it may have been applied or skipped."""
-        return self.last_step_skipped is not None
+        return self._skipped is not None
+
+    @property
+    def last_step_skipped(self) -> Tensor | None:
+        """1 if the last optimizer step was skipped, 0 if it was applied; float32 ``[]``.
+
+        On the device: an average of the weights can use it without a device read. None if the step
+        had no gradients.
+        """
+        if isinstance(self._skipped, tuple):
+            skipped_G, row = self._skipped
+            return skipped_G[row]
+        return self._skipped
 
     # For code that takes the trainer's steps in another way, such as CUDA graphs and fleets.
 
@@ -294,12 +303,12 @@ class FP16Trainer:
 
         A step that raises leaves neither gradients nor an open accumulation window behind.
         """
-        own, skipped = self.record, self.last_step_skipped
+        own, skipped = self.record, self._skipped
         self.record = record
         try:
             yield
         finally:
-            self.record, self.last_step_skipped = own, skipped
+            self.record, self._skipped = own, skipped
             self._micro_batches, self._replays, self._window_loss = 0, 0, None
             for parameter in self.model.parameters():
                 parameter.grad = None
@@ -342,8 +351,21 @@ class FP16Trainer:
         """
         self.record.training_steps += 1
         self.record.fp16_steps += self.precision is Precision.FP16
-        self.last_step_skipped = skipped
+        self._skipped = skipped
         self.record.add(norm, loss)
+
+    def count_row(self, norm_and_loss_G2: Tensor, skipped_G: Tensor, row: int) -> None:
+        """Count an optimizer step that was taken together with those of other trainers.
+
+        Args:
+            norm_and_loss_G2: float32, norm and loss of G trainers; see `count_step`.
+            skipped_G: float32: 1 if the step was skipped, 0 if it was applied.
+            row: Row of this trainer. The tensors must not change later.
+        """
+        self.record.training_steps += 1
+        self.record.fp16_steps += self.precision is Precision.FP16
+        self._skipped = (skipped_G, row)
+        self.record.add_row(norm_and_loss_G2, row)
 
     # Precision, between two optimizer steps.
 

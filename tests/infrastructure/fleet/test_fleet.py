@@ -169,6 +169,29 @@ def test_a_failure_that_comes_back_in_every_step_together_is_logged_once() -> No
     assert [line["event"] for line in logs] == ["stacked_step_failed"]
 
 
+def test_what_a_loss_keeps_does_not_change_later() -> None:
+    """A step writes to the memory of the step before it, but not to what a loss was given."""
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def keeps(_: FP16Trainer) -> Any:
+        def own_loss(forward: Any, batch: Any) -> Any:
+            out = forward(batch["x"])
+            error = (out - batch["y"]).square().mean()
+            kept.append((out.detach(), out.detach().clone()))
+            return error
+
+        return own_loss
+
+    twins = Twins(partial(perceptron, [8, 16, 4], nn.SiLU, 0.0), keeps)
+    twins.join("m0", seed=0, precision="fp32")
+    twins.join("m1", seed=1, precision="fp32")
+    for step in range(4):
+        twins.step({name: batch(step, 32, [8, 16, 4]) for name in twins.names})
+    twins.check()
+    assert dict(twins.fleet.alone) == {}
+    assert all(torch.equal(out, copy) for out, copy in kept)
+
+
 def test_a_batch_of_other_width_costs_its_member_only() -> None:
     twins = two(precision="fp32")
     failed = twins.step({"m0": batch(0, 8, [8, 16, 4]), "m1": batch(1, 8, [5, 16, 4])})
