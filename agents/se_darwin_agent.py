@@ -62,9 +62,10 @@ class EvolutionResult(TypedDict):
     The keys are those of the original system, and: ``ranked_by``, the ranker of the candidates;
     ``recorded``, what was recorded to learn from; in the statistics ``timed_out``, the number of
     candidates that exceeded their time limit, which is at most ``timeout_seconds``; ``ended``, why
-    the search ended; ``left_out``, why a test was not run, for each such test; ``certainty``, how
-    sure the repair is, or None if the program passes all tests as given or is not repaired. The
-    statistics count candidates until the first repair; those run for certainty are counted there.
+    the search ended; ``left_out``, why a test was not run, for each such test; ``failing``, names
+    of the checks that the best program fails; ``certainty``, how sure the repair is, or None if the
+    program passes all tests as given or is not repaired. The statistics count candidates until the
+    first repair; those run for certainty are counted there.
     """
 
     success: bool
@@ -78,6 +79,7 @@ class EvolutionResult(TypedDict):
     recorded: str
     ended: Ended
     left_out: list[str]
+    failing: list[str]
     certainty: Certainty | None
 
 
@@ -261,6 +263,11 @@ class SEDarwinAgent(WorldModelAgent):
             recorded=recording.summary,
             ended=ended,
             left_out=list(task.suite.left_out) if task.suite else [],
+            failing=[
+                name
+                for name, passed in zip(task.check_names, best.passed, strict=True)
+                if not passed
+            ],
             certainty=(describe_certainty(assessment, describer, request) if assessment else None),
         )
 

@@ -76,6 +76,7 @@ class RepairResult(BaseModel):
         recorded: What the agent recorded to learn from, or why nothing, in one line.
         ended: Why the search ended; see `agents.se_darwin_agent.Ended`.
         left_out: Why a test of the function was not run, for each such test.
+        failing: Names of the checks that the best program fails.
         certainty: How sure the repair is.
     """
 
@@ -88,6 +89,7 @@ class RepairResult(BaseModel):
     recorded: str = ""
     ended: str = ""
     left_out: list[str] = []
+    failing: list[str] = []
     certainty: Certainty | None = None
 
 

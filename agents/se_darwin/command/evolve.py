@@ -26,6 +26,7 @@ from infrastructure.events.plain_text import plain
 
 RANKERS = ("model", "suspicion", "random")
 
+_MOST_FAILING = 5  # names of checks that are printed
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 10.0  # from an interrupt to the end of the generation under way
 _ENDS = {
@@ -228,7 +229,9 @@ def _print(result: RepairResult, folder: Path) -> None:
     best = result.best_trajectory
     count = f"{sum(best.test_results)} of {len(best.test_results)}"
     if result.success and not best.edits:
-        typer.echo(f"nothing to repair: {count} checks pass; add a test that fails")
+        remedy = "some tests cannot be run" if result.left_out else "add a test that fails"
+        typer.echo(f"nothing to repair: {count} checks pass; {remedy}")
+        _print_left_out(result)
         return
     if result.success:
         typer.echo(best.diff)
@@ -238,7 +241,8 @@ def _print(result: RepairResult, folder: Path) -> None:
     else:
         reason = f"; {_ENDS[result.ended]}" if result.ended in _ENDS else ""
         typer.echo(f"not repaired: at best {count} checks pass{reason}")
-        if result.ended in ("stopped", "contradicted") and best.edits:
+        _print_failing(result.failing)
+        if best.edits:
             typer.echo(f"the best program so far:\n{best.diff}", err=True)
     if result.certainty is not None:
         _print_certainty(result.certainty)
@@ -256,14 +260,25 @@ def _print_search(result: RepairResult) -> None:
     if late := statistics.get("timed_out"):
         remedy = "" if result.success else "; if the tests are slow, raise --timeout"
         typer.echo(f"ran too long: {late:.0f} candidates{remedy}")
-    for reason in result.left_out:
-        typer.echo(f"not run: {plain(reason, 1000)}")
+    _print_left_out(result)
     if best.lineage:
         typer.echo("lineage:")
     for step in best.lineage:
         typer.echo(f"  {plain(step, 1000)}")
     if result.recorded:
         typer.echo(result.recorded)
+
+
+def _print_left_out(result: RepairResult) -> None:
+    for reason in result.left_out:
+        typer.echo(f"not run: {plain(reason, 1000)}")
+
+
+def _print_failing(names: list[str]) -> None:
+    if names:
+        shown = "; ".join(plain(name, 200) for name in names[:_MOST_FAILING])
+        more = len(names) - _MOST_FAILING
+        typer.echo(f"it fails {shown}{f' and {more} more' if more > 0 else ''}")
 
 
 def _print_certainty(certainty: Certainty) -> None:

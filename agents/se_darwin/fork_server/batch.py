@@ -19,6 +19,7 @@ from typing import TypedDict
 from .candidate import own_state, replay_calls, run_calls, serve_calls, write_bytes, write_line
 from .confinement import die_with_parent, enter_landlock, limit_cpu, limit_resources
 from .given_modules import PACKAGE, compile_module
+from .private_folder import MAX_DESCRIPTORS, MAX_FILE_BYTES, empty_folder, use_folder
 from .suite_runner import SuiteRequest, run_against, run_within
 from .wire import Call
 
@@ -62,11 +63,13 @@ class _Child:
     """A process that runs candidates, one after the other, or the two processes of one.
 
     *indices* are of candidates that have not ended; the first one runs. *deadline* is its own.
+    *folder* is its private folder, if any.
     """
 
     indices: deque[int]
     pids: list[int]
     deadline: float
+    folder: str
     output: bytearray = field(default_factory=bytearray)
     cpu_seconds: float = 0.0
     timed_out: bool = False
@@ -79,13 +82,17 @@ class Batch:
         request: The request.
         suite_fd: Descriptor of the file with the test suite.
         base_bytes: Address space of the bare interpreter.
+        folders: Private folders, at least as many as candidates run at the same time; or none.
     """
 
-    def __init__(self, request: Request, suite_fd: int, base_bytes: int) -> None:
+    def __init__(
+        self, request: Request, suite_fd: int, base_bytes: int, folders: Sequence[str] = ()
+    ) -> None:
         self._request, self._suite_fd, self._base_bytes = request, suite_fd, base_bytes
         self._tests = ast.literal_eval(request["tests"] or "()")
         self._results: list[list[str | float]] = [[] for _ in request["sources"]]
         self._running: dict[int, _Child] = {}
+        self._folders, self._folder = list(folders), ""
         self._poller = select.poll()
 
     def run(self) -> list[list[str | float]]:
@@ -114,6 +121,7 @@ class Batch:
         request = self._request
         sources = [request["sources"][index] for index in indices]
         reader, writer = os.pipe()
+        self._folder = self._folders.pop() if self._folders else ""
         if request["task"] == "replay":
             pids = [self._fork([writer], lambda: self._replay(sources[0], writer))]
         elif request["suite_module"] is None:
@@ -125,7 +133,7 @@ class Batch:
             pids = self._run_against(sources[0], request["suite_module"], writer)
         os.close(writer)
         deadline = time.monotonic() + request["wall_seconds"]
-        self._running[reader] = _Child(deque(indices), pids, deadline)
+        self._running[reader] = _Child(deque(indices), pids, deadline, self._folder)
         self._poller.register(reader, select.POLLIN)
 
     def _replay(self, source: str, writer: int) -> None:
@@ -192,6 +200,9 @@ class Batch:
             with own_state(), contextlib.suppress(BaseException):  # what it raises ends it alone
                 run(source)
             spent = time.process_time() - began
+            if self._folder:
+                use_folder(self._folder)  # it may have gone elsewhere
+                empty_folder(self._folder)  # an error ends this process: the next begins empty
             gc.collect()  # a program is a cycle; its memory would count as that of the next one
             write_bytes(writer, b"%s%.6f\n" % (_END, spent))
 
@@ -204,11 +215,18 @@ class Batch:
                 die_with_parent()
                 for low, high in pairwise([2, *sorted(keep), _MAX_DESCRIPTORS]):
                     os.closerange(low + 1, high)
-                enter_landlock()  # its own domain: it cannot signal or trace other candidates
+                # Its own domain: it cannot signal or trace other candidates.
+                own = enter_landlock([self._folder] if self._folder else [])
+                if self._folder and not own.startswith("on"):
+                    return 0  # it would see the folders of others
                 limit_resources(
                     memory_bytes=self._base_bytes + self._request["memory_bytes"],
                     cpu_seconds=candidates * self._request["cpu_seconds"],
+                    descriptors=MAX_DESCRIPTORS if self._folder else 0,
+                    file_bytes=MAX_FILE_BYTES if self._folder else 0,
                 )
+                if self._folder:
+                    use_folder(self._folder)
                 run()
             finally:
                 os._exit(0)
@@ -259,6 +277,9 @@ class Batch:
             _, status, usage = os.wait4(pid, 0)
             signals.add(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0)
             cpu_seconds += usage.ru_utime + usage.ru_stime
+        if child.folder:
+            empty_folder(child.folder)  # an error ends this server: the next one has new folders
+            self._folders.append(child.folder)
         if not child.indices:
             return ()
         if len(child.pids) > 1:

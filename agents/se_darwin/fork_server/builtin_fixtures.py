@@ -1,4 +1,4 @@
-"""Fixtures of pytest itself that need no files: ``capsys`` and ``monkeypatch``."""
+"""Fixtures of pytest itself that the sandbox can offer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import io
 import os
 import pkgutil
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from .log_capture import LogCaptureFixture
+from .private_folder import has_folder, make_folder_for
 
 _ENVIRONMENT = os.environ  # noqa: TID251 - that of the tests, in the sandbox
 _MISSING = object()
@@ -122,7 +128,8 @@ class MonkeyPatch:
         sys.path.insert(0, str(path))
 
     def chdir(self, path: str) -> None:
-        """Change the working folder, which the sandbox refuses."""
+        """Change the working folder."""
+        self._undoing.callback(os.chdir, Path.cwd())
         os.chdir(path)
 
     @contextmanager
@@ -177,14 +184,65 @@ def _monkeypatch() -> Iterator[MonkeyPatch]:
     patch.undo()
 
 
-BUILTIN: Mapping[str, Callable[[], Iterator[object]]] = {
+class TempPathFactory:
+    """What ``tmp_path_factory`` gives a test: folders in the candidate's private folder."""
+
+    def mktemp(self, basename: str, numbered: bool = True) -> Path:
+        """Make a folder."""
+        if numbered:
+            return make_folder_for(basename)
+        folder = self.getbasetemp() / basename
+        folder.mkdir()
+        return folder
+
+    def getbasetemp(self) -> Path:
+        """Return the private folder."""
+        return Path(tempfile.gettempdir())
+
+
+def _caplog() -> Iterator[LogCaptureFixture]:
+    captured = LogCaptureFixture()
+    yield captured
+    captured.close()
+
+
+def _recwarn() -> Iterator[list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        yield caught
+
+
+def _tmp_path() -> Iterator[Path]:
+    yield make_folder_for("test_")
+
+
+def _tmp_path_factory() -> Iterator[TempPathFactory]:
+    yield TempPathFactory()
+
+
+_WITH_FILES: Mapping[str, Callable[[], Iterator[object]]] = {
+    "tmp_path": _tmp_path,
+    "tmp_path_factory": _tmp_path_factory,
+}
+_OF_ALL_HOSTS: Mapping[str, Callable[[], Iterator[object]]] = {
+    "caplog": _caplog,
     "capsys": _capsys,
     "monkeypatch": _monkeypatch,
+    "recwarn": _recwarn,
 }
-"""Generator functions by the name of the fixture."""
 
-_FILES = "the sandbox opens no files: give the function text or io.StringIO"
-REFUSED: Mapping[str, str] = dict.fromkeys(
-    ("tmp_path", "tmp_path_factory", "tmpdir", "tmpdir_factory"), _FILES
+
+def builtin_fixtures() -> Mapping[str, Callable[[], Iterator[object]]]:
+    """Generator functions by name; those of files only if this process has a private folder."""
+    return {**_OF_ALL_HOSTS, **(_WITH_FILES if has_folder() else {})}
+
+
+_NO_FILES = (
+    "this sandbox has no files, because the host lacks namespaces or Landlock: give the function "
+    "text or io.StringIO"
 )
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(_WITH_FILES, _NO_FILES),
+    **dict.fromkeys(("tmpdir", "tmpdir_factory"), "write tmp_path, a pathlib.Path"),
+}
 """Why a fixture of pytest's own cannot be used, by its name."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .candidate_here import CandidateHere, EndlessError
 from .canonical import UncomparableError, canonical
 from .function_proxy import MAX_CALLS, FunctionProxy
+from .refusal import refusal
 from .wire import Call
 
 PASSED = "passed"
@@ -34,6 +35,7 @@ class Check:
     Attributes:
         has_passed: Whether the check was reached and passed at least once.
         failure: The first failure, or None.
+        refusal: What the sandbox refused, if that was the first failure.
         lines: Lines of the candidate that ran for this check.
         calls: First calls of the candidate for this check, if they are kept.
     """
@@ -43,6 +45,7 @@ class Check:
         self._difference: Failure | None = None
         self.has_passed = False
         self.failure: Failure | None = None
+        self.refusal = ""
         self.lines: set[int] = set()
         self.calls: list[Call] = []
 
@@ -61,6 +64,7 @@ class Check:
         if error is None:
             self.has_passed = True
         elif self.failure is None:
+            self.refusal = refusal(error, is_own=self._candidate.has_raised(error))
             if isinstance(error, UncomparableError):
                 self.failure = Failure("strange", str(error), "")
             elif isinstance(error, EndlessError):

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from .fixtures import Fixtures, UnsupportedTestError, required_names
+from .fixtures import Fixtures, RunningTest, UnsupportedTestError, required_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +20,7 @@ class Test:
 
     Attributes:
         name: Name of the test, with a number if it is called several times.
+        function: Name without that number: a function, or ``Class.method``.
         lines: Lines of its asserts that are checks.
         has_end_check: Whether its end is a check.
         test_class: Class of the method, or None.
@@ -28,10 +29,12 @@ class Test:
         fixtures: Fixtures that it sees.
         made: Names of the fixtures to make.
         chosen: Positions of the fixtures' own parameters.
+        indirect: Parameters that it gives to fixtures.
         taken: Names of the fixtures that it takes as arguments.
     """
 
     name: str
+    function: str
     lines: list[int]
     has_end_check: bool
     test_class: Any
@@ -40,6 +43,7 @@ class Test:
     fixtures: Fixtures
     made: Sequence[str]
     chosen: Mapping[str, int]
+    indirect: Mapping[str, object]
     taken: Sequence[str]
 
     @property
@@ -62,7 +66,7 @@ class Collector:
     def __init__(self, namespace: Mapping[str, Any], fixtures: Fixtures) -> None:
         self._namespace, self._fixtures = namespace, fixtures
         self._marks = _as_list(namespace.get("pytestmark", []))
-        self._classes: dict[str, tuple[type, Fixtures]] = {}
+        self._found: dict[str, Fixtures] = {}  # by class
         self._begun: dict[object, BaseException | None] = {}  # how setting them up ended
 
     def collect(self, name: str, lines: list[int], has_end_check: bool) -> Iterator[Test]:
@@ -77,10 +81,11 @@ class Collector:
         test_class, fixtures, marks = None, self._fixtures, self._marks
         function: Any = self._namespace.get(method)
         if owner:
-            test_class = self._namespace[owner]
-            fixtures = self._fixtures_of(owner, test_class)
+            classes = self._classes_of(owner)
+            test_class, fixtures = classes[-1], self._fixtures_of(owner)
             function = getattr(test_class, method)
-            marks = [*marks, *_as_list(getattr(test_class, "pytestmark", []))]
+            for each in classes:
+                marks = [*marks, *_as_list(getattr(each, "pytestmark", []))]
         if inspect.isgeneratorfunction(function):
             raise UnsupportedTestError(
                 f"{name} contains `yield`, so calling it runs nothing; remove the `yield`"
@@ -88,44 +93,51 @@ class Collector:
         marks = [*marks, *getattr(function, "pytestmark", [])]
         if any(map(_leaves_out, marks)) or _is_skipped(test_class, function):
             return
-        rows = list(self._parameters(name, marks))
-        given = rows[0].keys() if rows else ()
+        rows = list(self._parameters(marks))
+        indirect = _indirect_names(marks)
+        given = rows[0].keys() - indirect if rows else ()
         wanted = [arg for mark in marks if mark.name == "usefixtures" for arg in mark.args]
         is_unittest = test_class is not None and issubclass(test_class, unittest.TestCase)
         own = [] if is_unittest else required_names(function, skip_first=test_class is not None)
         wanted += [each for each in own if each not in given and each != "request"]
         names = fixtures.names_for(wanted, name)
-        choices = list(fixtures.choices(names))
+        choices = list(fixtures.choices([each for each in names if each not in indirect]))
         is_numbered = len(choices) > 1 or any(mark.name == "parametrize" for mark in marks)
         for number, (row, chosen) in enumerate(product(rows, choices)):
             yield Test(
                 name=f"{name}[{number}]" if is_numbered else name,
+                function=name,
                 lines=lines,
                 has_end_check=has_end_check,
                 test_class=test_class,
                 method=method,
-                row=row,
+                row={key: value for key, value in row.items() if key not in indirect},
                 fixtures=fixtures,
                 made=names,
                 chosen=chosen,
+                indirect={key: value for key, value in row.items() if key in indirect},
                 taken=own,
             )
 
-    def _fixtures_of(self, owner: str, test_class: type) -> Fixtures:
-        if owner not in self._classes:
-            self._classes[owner] = (test_class, self._fixtures.of_class(test_class))
-        return self._classes[owner][1]
+    def _classes_of(self, owner: str) -> list[type]:
+        """The class *owner*, ``Class`` or ``Class.Inner``, after those in which it is."""
+        found: list[type] = []
+        for name in owner.split("."):
+            found.append(getattr(found[-1], name) if found else self._namespace[name])
+        return found
 
-    def _parameters(self, name: str, marks: list[Any]) -> Iterator[dict[str, object]]:
+    def _fixtures_of(self, owner: str) -> Fixtures:
+        if owner not in self._found:
+            outer = owner.rpartition(".")[0]
+            fixtures = self._fixtures_of(outer) if outer else self._fixtures
+            self._found[owner] = fixtures.of_class(self._classes_of(owner)[-1])
+        return self._found[owner]
+
+    def _parameters(self, marks: list[Any]) -> Iterator[dict[str, object]]:
         rows: list[list[dict[str, object]]] = []
         for mark in marks:
             if mark.name == "parametrize":
-                if mark.kwargs.get("indirect"):
-                    raise UnsupportedTestError(
-                        f"{name} is parametrized indirectly, which is not supported; give the "
-                        "values to the test, or to the fixture as params"
-                    )
-                given = dict(zip(("argnames", "argvalues"), mark.args, strict=False)) | mark.kwargs
+                given = _arguments(mark)
                 rows.append(list(_rows(given["argnames"], given["argvalues"])))
         for chosen in product(*rows):
             yield {key: value for row in chosen for key, value in row.items()}
@@ -155,8 +167,19 @@ class Collector:
             set_up, tear_down = hooks
             _call_hook(set_up, call)
             stack.callback(_call_hook, tear_down, call)
-            values = test.fixtures.make(test.made, test.chosen, instance, stack)
-            call(**{name: values[name] for name in test.taken if name in values}, **test.row)
+            running = RunningTest(
+                name=test.name,
+                fixtures=test.made,
+                chosen=test.chosen,
+                indirect=test.indirect,
+                instance=instance,
+                stack=stack,
+            )
+            made = test.fixtures.make(running)
+            taken = {name: made.value(name) for name in test.taken if name in test.made}
+            if "request" in test.taken:
+                taken["request"] = made.request()
+            call(**taken, **test.row)
 
     def _once(self, what: object, *hooks: Callable[..., object] | None) -> None:
         """Set up the module or a class once; if that failed, all its tests fail with that error."""
@@ -192,8 +215,27 @@ def _as_list(marks: Any) -> list[Any]:  # noqa: ANN401 - pytest's own
     return list(marks) if isinstance(marks, list | tuple) else [marks]
 
 
+def _arguments(mark: Any) -> dict[str, Any]:  # noqa: ANN401 - pytest's own
+    """Arguments of ``parametrize`` by name."""
+    names = ("argnames", "argvalues", "indirect")
+    return {**dict(zip(names, mark.args, strict=False)), **mark.kwargs}
+
+
+def _indirect_names(marks: list[Any]) -> set[str]:
+    """Names of the fixtures to which the test gives parameters."""
+    found: set[str] = set()
+    for mark in marks:
+        if mark.name == "parametrize" and (indirect := _arguments(mark).get("indirect")):
+            found |= set(_names(_arguments(mark)["argnames"]) if indirect is True else indirect)
+    return found
+
+
+def _names(names: Any) -> list[str]:  # noqa: ANN401 - pytest's own
+    return [key.strip() for key in names.split(",")] if isinstance(names, str) else list(names)
+
+
 def _rows(names: Any, values: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - pytest's own
-    keys = [key.strip() for key in names.split(",")] if isinstance(names, str) else list(names)
+    keys = _names(names)
     for value in values:
         row = value if len(keys) > 1 else (value,)
         if type(value).__name__ == "ParameterSet":  # made by pytest.param

@@ -10,7 +10,8 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from .builtin_fixtures import BUILTIN, REFUSED
+from .builtin_fixtures import REFUSED, builtin_fixtures
+from .refusal import NotOfferedError
 
 _REQUEST = "request"
 
@@ -19,9 +20,12 @@ class UnsupportedTestError(ValueError):
     """The test module uses something that the sandbox does not support."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Fixture:
-    """A fixture; *in_class* if its function takes the instance of the test class."""
+    """A fixture; *in_class* if its function takes the instance of the test class.
+
+    *replaced* is the fixture of the same name that it replaces and may need.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -29,11 +33,125 @@ class _Fixture:
     autouse: bool
     is_kept: bool
     in_class: bool
+    replaced: _Fixture | None = None
 
     @property
     def needs(self) -> list[str]:
         """Names of its own parameters."""
         return required_names(self.function, skip_first=self.in_class)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningTest:
+    """A call of a test whose fixtures are made.
+
+    Attributes:
+        name: Name of the test.
+        fixtures: Names of the fixtures that it needs.
+        chosen: Positions of the fixtures' own parameters.
+        indirect: Parameters that the test gives to fixtures.
+        instance: Object whose method it is, or None.
+        stack: Tears down what is not kept.
+    """
+
+    name: str
+    fixtures: Sequence[str]
+    chosen: Mapping[str, int]
+    indirect: Mapping[str, object]
+    instance: object
+    stack: ExitStack
+
+
+class _Made:
+    """The values of the fixtures of one call of a test; each is made when it is first needed."""
+
+    def __init__(
+        self,
+        found: Mapping[str, _Fixture],
+        kept: dict[tuple[object, ...], object],
+        teardown: ExitStack,
+        test: RunningTest,
+    ) -> None:
+        self._found, self._kept, self._teardown, self._test = found, kept, teardown, test
+        self._values: dict[_Fixture, object] = {}
+        self._keys: dict[_Fixture, tuple[object, ...]] = {}  # equal keys, the same value
+
+    def value(self, name: str) -> object:
+        """Value of the fixture *name*.
+
+        Raises:
+            NotOfferedError: There is none.
+        """
+        if name not in self._found:
+            raise NotOfferedError(f"the fixture {name}")
+        return self._value_of(self._found[name])
+
+    def _value_of(self, fixture: _Fixture) -> object:
+        if fixture in self._values:
+            return self._values[fixture]
+        needed = {need: self._need(fixture, need) for need in fixture.needs if need != _REQUEST}
+        given = {name: self._value_of(each) for name, each in needed.items()}
+        below = [self._keys[each] for each in needed.values()]
+        key = self._keys[fixture] = (fixture.function, self._param(fixture), *below)
+        if fixture.is_kept and key in self._kept:
+            self._values[fixture] = self._kept[key]
+            return self._kept[key]
+        ending = self._teardown if fixture.is_kept else self._test.stack
+        if _REQUEST in fixture.needs:
+            given[_REQUEST] = self.request(fixture, ending)
+        first = [self._test.instance] if fixture.in_class else []
+        made = fixture.function(*first, **given)
+        if inspect.isgeneratorfunction(fixture.function):
+            ending.callback(next, made, None)
+            made = next(made)
+        self._values[fixture] = made
+        if fixture.is_kept:
+            self._kept[key] = made
+        return made
+
+    def _need(self, fixture: _Fixture, need: str) -> _Fixture:
+        if need == fixture.name and fixture.replaced is not None:
+            return fixture.replaced
+        if need not in self._found:
+            raise NotOfferedError(f"the fixture {need}")
+        return self._found[need]
+
+    def _param(self, fixture: _Fixture) -> object:
+        """What tells the fixture's parameter from others."""
+        if fixture.name in self._test.indirect:
+            return "indirect", id(self._test.indirect[fixture.name])
+        return self._test.chosen.get(fixture.name, -1)
+
+    def request(
+        self, fixture: _Fixture | None = None, ending: ExitStack | None = None
+    ) -> FixtureRequest:
+        """What ``request`` is in *fixture*, or in the test."""
+        test, param = self._test, None
+        if fixture is not None:
+            param = test.indirect.get(fixture.name)
+            if fixture.params and fixture.name in test.chosen:
+                param = fixture.params[test.chosen[fixture.name]]
+        return FixtureRequest(
+            param=param,
+            fixturename=fixture.name if fixture else None,
+            instance=test.instance,
+            cls=None if test.instance is None else type(test.instance),
+            node=SimpleNamespace(name=test.name),
+            getfixturevalue=self.value,
+            addfinalizer=(ending or test.stack).callback,
+        )
+
+
+class FixtureRequest(SimpleNamespace):
+    """What ``request`` gives a fixture or a test."""
+
+    def __getattr__(self, name: str) -> object:
+        """Refuse what is not offered by name.
+
+        Raises:
+            NotOfferedError: Always.
+        """
+        raise NotOfferedError(f"request.{name}")
 
 
 class Fixtures:
@@ -47,7 +165,9 @@ class Fixtures:
     """
 
     def __init__(self, namespaces: Sequence[Mapping[str, object]]) -> None:
-        self._found = {name: _builtin(name, function) for name, function in BUILTIN.items()}
+        self._found = {
+            name: _builtin(name, function) for name, function in builtin_fixtures().items()
+        }
         self._kept: dict[tuple[object, ...], object] = {}
         self._teardown = ExitStack()
         for namespace in namespaces:
@@ -85,33 +205,12 @@ class Fixtures:
         for chosen in product(*counts):
             yield dict(zip(varied, chosen, strict=True))
 
-    def make(
-        self, names: Sequence[str], chosen: Mapping[str, int], instance: object, stack: ExitStack
-    ) -> dict[str, object]:
-        """Make the fixtures *names*; *stack* tears down those that are not kept."""
-        values: dict[str, object] = {}
-        keys: dict[str, tuple[object, ...]] = {}  # fixtures with equal keys have the same value
-        for name in names:
-            fixture = self._found[name]
-            below = [keys[need] for need in fixture.needs if need != _REQUEST]
-            key = keys[name] = (fixture.function, chosen.get(name, -1), *below)
-            if fixture.is_kept and key in self._kept:
-                values[name] = self._kept[key]
-                continue
-            given = {need: values[need] for need in fixture.needs if need != _REQUEST}
-            if _REQUEST in fixture.needs:
-                param = None if fixture.params is None else fixture.params[chosen[name]]
-                given[_REQUEST] = SimpleNamespace(param=param, fixturename=name)
-            first = [instance] if fixture.in_class else []
-            made = fixture.function(*first, **given)
-            if inspect.isgeneratorfunction(fixture.function):
-                ending = self._teardown if fixture.is_kept else stack
-                ending.callback(next, made, None)
-                made = next(made)
-            values[name] = made
-            if fixture.is_kept:
-                self._kept[key] = made
-        return values
+    def make(self, test: RunningTest) -> _Made:
+        """Make the fixtures of a test, each after those that it needs."""
+        made = _Made(self._found, self._kept, self._teardown, test)
+        for name in test.fixtures:
+            made.value(name)
+        return made
 
     def _order(
         self, name: str, ordered: dict[str, None], within: tuple[str, ...], test: str
@@ -119,15 +218,18 @@ class Fixtures:
         if name in ordered:
             return
         if name not in self._found or name in within:
-            known = ", ".join(BUILTIN)
+            known = ", ".join(builtin_fixtures())
             reason = REFUSED.get(name) or (
                 f"only {known} and fixtures that the tests' own file, class or conftest.py defines "
                 "can be used; create the value in the test"
             )
             raise UnsupportedTestError(f"{test} needs {name}: {reason}")
-        for need in self._found[name].needs:
-            if need != _REQUEST:
-                self._order(need, ordered, (*within, name), test)
+        fixture: _Fixture | None = self._found[name]
+        while fixture is not None:
+            for need in fixture.needs:
+                if need != _REQUEST and (need != name or fixture.replaced is None):
+                    self._order(need, ordered, (*within, name), test)
+            fixture = fixture.replaced if name in fixture.needs else None
         ordered[name] = None
 
     def _add(self, namespace: Mapping[str, object], *, in_class: bool) -> None:
@@ -146,6 +248,7 @@ class Fixtures:
                 autouse=bool(getattr(marker, "autouse", False)),
                 is_kept=getattr(marker, "scope", "function") != "function",
                 in_class=in_class,
+                replaced=self._found.get(name),
             )
 
 
@@ -157,12 +260,22 @@ def _builtin(name: str, function: Callable[[], object]) -> _Fixture:
 
 
 def required_names(function: Callable[..., object], *, skip_first: bool = False) -> list[str]:
-    """Parameters of *function* without a default; *skip_first* for ``self``."""
-    parameters = list(inspect.signature(function).parameters.values())[skip_first:]
+    """Parameters of *function* without a default; *skip_first* for ``self``.
+
+    Those to which ``unittest.mock.patch`` gives a value are left out.
+    """
+    patches = getattr(function, "patchings", ())
+    given = sum(not each.attribute_name and _makes_mock(each.new) for each in patches)
+    parameters = list(inspect.signature(function).parameters.values())[skip_first + given :]
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [
         each.name for each in parameters if each.default is each.empty and each.kind not in variable
     ]
+
+
+def _makes_mock(new: object) -> bool:
+    """Whether a patch with that value for ``new`` makes a mock and gives it to the function."""
+    return getattr(new, "name", None) == "DEFAULT" and type(new).__name__ == "_SentinelObject"
 
 
 def _wrapped(fixture: Any) -> Callable[..., Any]:  # noqa: ANN401 - pytest's own

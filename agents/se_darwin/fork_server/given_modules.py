@@ -43,6 +43,23 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(code, vars(module))  # noqa: S102 - in the sandbox
 
 
+class LackingModules(importlib.abc.MetaPathFinder):
+    """Finds nothing; notes which modules are asked for."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        """Note *name*."""
+        del path, target
+        self._names[name] = None
+
+    @property
+    def names(self) -> list[str]:
+        """Modules that were asked for and are not there."""
+        return [name for name in self._names if name not in sys.modules]
+
+
 @lru_cache(maxsize=512)
 def compile_module(source: str, file: str) -> CodeType:
     """Compile *source*; a process that is forked later has the result already."""

@@ -55,7 +55,11 @@ _MACHINES: dict[str, tuple[int, int, int, tuple[range, ...]]] = {
             range(53, 54),  # socketpair
             range(101, 102),  # ptrace
             range(272, 273),  # unshare
+            range(253, 256),  # inotify_*
+            range(294, 295),  # inotify_init1
             range(298, 299),  # perf_event_open
+            range(300, 302),  # fanotify_*
+            range(303, 305),  # name_to_handle_at, open_by_handle_at
             range(308, 309),  # setns
             range(310, 313),  # process_vm_readv, process_vm_writev, kcmp
             range(319, 320),  # memfd_create
@@ -80,9 +84,11 @@ _MACHINES: dict[str, tuple[int, int, int, tuple[range, ...]]] = {
             range(274, 275),  # sched_setattr
             range(180, 200),  # mq_*, msg*, sem*, shm*, socket, socketpair
             range(217, 220),  # add_key, request_key, keyctl
+            range(26, 29),  # inotify_*
             range(97, 98),  # unshare
             range(117, 118),  # ptrace
             range(241, 242),  # perf_event_open
+            range(262, 266),  # fanotify_*, name_to_handle_at, open_by_handle_at
             range(268, 269),  # setns
             range(270, 273),  # process_vm_readv, process_vm_writev, kcmp
             range(279, 281),  # memfd_create, bpf
@@ -91,8 +97,8 @@ _MACHINES: dict[str, tuple[int, int, int, tuple[range, ...]]] = {
     ),
 }
 _EVERYWHERE = (
-    range(425, 428),  # io_uring_*
-    range(434, 436),  # pidfd_open; clone3, whose flags a filter cannot read
+    # pidfd_send_signal, io_uring_*, new mounts, pidfd_open; clone3, whose flags it cannot read
+    range(424, 436),
     range(438, 439),  # pidfd_getfd
     range(440, 441),  # process_madvise
     range(447, 448),  # memfd_secret

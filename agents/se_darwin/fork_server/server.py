@@ -23,13 +23,18 @@ from .confinement import (
     enter_namespaces,
     forbid_tracing,
 )
+from .private_folder import make_folders
 from .seccomp_filter import install_seccomp_filter
 
 
 def main() -> None:
-    """Import modules, confine this process, report the layers, then serve until stdin closes."""
+    """Import modules, confine this process, report the layers, then serve until stdin closes.
+
+    Arguments: folder of this package, modules, descriptor of the suite, number of private folders,
+    and folders of installed packages.
+    """
     modules = json.loads(sys.argv[2])
-    sys.path += sys.argv[4:]
+    sys.path += sys.argv[5:]
     missing = [name for name in modules if not _importable(name)]
     sys.path.clear()  # no file can be opened from here on, so other imports fail as not found
     base_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
@@ -40,10 +45,13 @@ def main() -> None:
         os.dup2(null, descriptor)
     os.close(null)
     layers = {"namespaces": enter_namespaces()}
+    folders, layers["files"] = _make_folders(int(sys.argv[4]), layers["namespaces"])
     _become_init(requests, answers)
     layers["user"] = drop_user()
     die_with_parent()  # again: the kernel clears it when the user changes
-    layers["landlock"] = enter_landlock()
+    layers["landlock"] = enter_landlock(folders)
+    if folders and not layers["landlock"].startswith("on"):
+        folders, layers["files"] = [], "refused: no Landlock"
     forbid_tracing()
     layers["seccomp"] = install_seccomp_filter()  # once: children inherit it at no cost
     gc.collect()
@@ -51,13 +59,28 @@ def main() -> None:
     gc.disable()
     _send(answers, {"layers": layers, "missing": missing})
     while (request := _receive(requests)) is not None:
-        _send(answers, {"results": Batch(request, suite_fd, base_bytes).run()})
+        _send(answers, {"results": Batch(request, suite_fd, base_bytes, folders).run()})
     os._exit(0)
 
 
-def _importable(name: str) -> bool:
+def _make_folders(count: int, namespaces: str) -> tuple[list[str], str]:
+    """Make private folders; return them, and ``on``, ``not asked for``, or why there are none."""
+    if not count:
+        return [], "not asked for"
+    if namespaces != "on":
+        return [], "refused: no namespaces"
     try:
-        importlib.import_module(name)
+        return make_folders(count), "on"
+    except OSError as error:
+        return [], f"refused: {error.strerror}"
+
+
+def _importable(name: str) -> bool:
+    """Import *name*: a module, or what one contains, which some packages load when it is read."""
+    package, _, last = name.rpartition(".")
+    try:
+        if not hasattr(sys.modules.get(package), last):
+            importlib.import_module(name)
     except (Exception, SystemExit):  # not in this version of Python, or it fails without a terminal
         return False
     return True

@@ -19,8 +19,15 @@ from .check import PASSED, Check
 from .collector import Collector, Test
 from .fixtures import Fixtures, UnsupportedTestError
 from .function_proxy import CandidateLostError, FunctionProxy
-from .given_modules import GivenModules, compile_module, import_program, module_names
+from .given_modules import (
+    GivenModules,
+    LackingModules,
+    compile_module,
+    import_program,
+    module_names,
+)
 from .place import UnsupportedFunctionError, replace_function
+from .refusal import refusal
 from .wire import ProgramNames, Wire
 
 CHECK_NAME = "__check__"
@@ -104,16 +111,31 @@ def _run(
             list the calls of the function.
 
     Yields:
-        ``[check, kind, text, expected, lines run]``; nothing after the candidate is lost. To
-        record, ``["call", check, call]``.
+        ``[check, kind, text, expected, lines run]``; nothing after the candidate is lost; and
+        ``["refused", test, why]`` if the sandbox does not allow what a test needs, and
+        ``["lacks", names]`` of modules that nothing has imported. To record,
+        ``["call", check, call]``.
     """
+    lacking = LackingModules()
+    sys.meta_path.insert(0, lacking)
+    yield from _listed(open_runner, function, task)
+    if task != "record" and lacking.names:
+        yield ["lacks", lacking.names]
+
+
+def _listed(
+    open_runner: Callable[[], SuiteRunner], function: str, task: str
+) -> Iterator[list[object]]:
+    """Do the *task* of `_run`."""
     try:
         runner = open_runner()
     except UnsupportedFunctionError as error:
         yield ["problem", str(error)]
     except BaseException as error:  # the module or its tests may raise anything on import
-        hint = " (the sandbox opens no files)" if isinstance(error, OSError) else ""
-        raised = f"{type(error).__name__}: {error}{hint}"
+        if why := refusal(error):
+            yield ["problem", f"importing the program and its tests {why}"]
+            return
+        raised = f"{type(error).__name__}: {error}"
         yield ["problem", f"importing the program and its tests raised {raised}"]
     else:
         if task == "collect" and not runner.tests:
@@ -181,8 +203,14 @@ class SuiteRunner:
                 elif check.has_passed or not lost:
                     yield [number, "value", PASSED, "", sorted(check.lines)]
                 number += 1
+            yield from self._refused(test, end)
             if lost:
                 return
+
+    def _refused(self, test: Test, end: Check) -> Iterator[list[object]]:
+        for check in [*self._checks, end]:
+            if check.refusal:
+                yield ["refused", test.function, check.refusal]
 
     def _check(self, number: int) -> Check:
         return self._checks[number]

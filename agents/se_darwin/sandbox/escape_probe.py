@@ -18,8 +18,28 @@ def made(identifier, remove=None):
     if remove is not None:
         remove(identifier, 0, None)
 
-def attempt_escapes(canary, parent):
-    """Return the names of the attempts that succeeded."""
+def follow_link(canary, folder):
+    link = os.path.join(folder, "link")
+    os.symlink(canary, link)
+    open(link)
+
+def look_into(folder, but):
+    for name in ("", "0", "1", "2", "3"):
+        path = os.path.join(folder, name)
+        if path != but:
+            try:
+                return os.listdir(path)
+            except OSError:
+                continue
+    raise OSError
+
+def fill(folder, size):
+    for number in range(64):
+        with open(os.path.join(folder, str(number)), "wb") as file:
+            file.write(bytes(size))
+
+def attempt_escapes(canary, parent, has_folder=False):
+    """Return the names of the attempts that succeeded; the working folder may be private."""
     attempts = {
         "it can fork": os.fork,
         "it can start threads": threading.Thread(target=int).start,
@@ -46,6 +66,22 @@ def attempt_escapes(canary, parent):
         "it can keep keys": lambda: made(libc.syscall(ADD_KEY, b"user", b"probe", b"x", 1, -2)),
         "it can enter namespaces": lambda: made(libc.unshare(NEW_USER)),
     }
+    if has_folder:
+        del attempts["it can write files"]  # relative to its own folder
+        folder = os.getcwd()
+        others = os.path.dirname(folder)
+        attempts |= {
+            "it can write files elsewhere": lambda: open(os.path.join(others, "written"), "w"),
+            "it can see folders of others": lambda: look_into(others, but=folder),
+            "it can follow links out of its folder": lambda: follow_link(canary, folder),
+            "it can link files into its folder": lambda: os.link(canary, folder + "/hard"),
+            "it can move files into its folder": lambda: os.rename(canary, folder + "/moved"),
+            "it can make pipes that others find": lambda: os.mkfifo(folder + "/pipe"),
+            "it can read what the kernel tells": lambda: os.listdir("/proc"),
+            "it can open devices": lambda: open("/dev/null", "w"),
+            "it can write without end": lambda: fill(folder, 1 << 20),
+            "it can write a large file": lambda: fill(folder, 1 << 25),
+        }
     escaped = []
     for name, attempt in attempts.items():
         try:

@@ -68,11 +68,15 @@ class Execution:
         outputs: One per test; None for a test that did not finish.
         end: How the process ended; after anything but ``exit``, later tests did not run.
         cpu_seconds: User and system CPU time.
+        refused: What the sandbox does not allow and a test of a suite needs, by the test's name.
+        lacks: Modules that a suite asked for and the sandbox does not have.
     """
 
     outputs: tuple[Output | None, ...]
     end: End
     cpu_seconds: float = 0.0
+    refused: Mapping[str, str] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
 
     @property
     def hung(self) -> bool:
@@ -86,9 +90,19 @@ class Execution:
     def parse(cls, text: str, tests: int, *, end: End, cpu_seconds: float) -> Execution:
         """Parse a child's output; ignore invalid lines; the first result of a test counts."""
         outputs: list[Output | None] = [None] * tests
+        refused: dict[str, str] = {}
+        lacks: tuple[str, ...] = ()
         for line in text.splitlines():
             try:
-                number, kind, result, arguments, lines = json.loads(line)
+                number, kind, *others = json.loads(line)
+                if number == "lacks":
+                    lacks = tuple(map(str, kind))
+                    continue
+                result, *others = others
+                if number == "refused":
+                    refused[str(kind)] = str(result)
+                    continue
+                arguments, lines = others
                 if kind in get_args(OutputKind) and outputs[number] is None:
                     outputs[number] = Output(
                         kind=kind,
@@ -98,7 +112,9 @@ class Execution:
                     )
             except (ValueError, TypeError, IndexError, OverflowError, RecursionError):
                 continue  # cut off by the deadline, or forged: the test counts as unfinished
-        return cls(outputs=tuple(outputs), end=end, cpu_seconds=cpu_seconds)
+        return cls(
+            outputs=tuple(outputs), end=end, cpu_seconds=cpu_seconds, refused=refused, lacks=lacks
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

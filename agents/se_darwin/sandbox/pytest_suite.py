@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from agents.se_darwin.fork_server.check import PASSED
@@ -19,7 +19,16 @@ HERE = "__here__"  # the package of `from . import module`
 
 
 class PytestSuiteError(ValueError):
-    """The caller's tests cannot be run; the message says why and what to do."""
+    """The caller's tests cannot be run; the message says why and what to do.
+
+    Args:
+        message: The message.
+        lacks: Modules that they asked for and the sandbox does not have.
+    """
+
+    def __init__(self, message: str, lacks: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.lacks = tuple(lacks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,7 @@ class PytestSuite:
         helpers: Prepared sources of modules of the tests' own, by the name that imports them.
         checks: Names of all checks in order; empty until `Sandbox.collect` has listed them.
         left_out: Why a test of the function cannot be run, for each such test.
+        lacks: Modules that they asked for when they were collected and the sandbox does not have.
         within: Whether the tests must run in the process of the program, because they give it, or
             get from it, what cannot be sent between processes.
     """
@@ -93,6 +103,7 @@ class PytestSuite:
     helpers: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
     within: bool = False
 
     @classmethod
@@ -164,6 +175,24 @@ class PytestSuite:
             left_out=tuple(left_out),
         )
 
+    def without(self, reasons: Mapping[str, str], function: str) -> PytestSuite:
+        """Return the suite without the tests that *reasons* name; its checks are not listed yet.
+
+        Raises:
+            PytestSuiteError: No test of *function* is left.
+        """
+        left_out = [f"{name} {why}" for name, why in reasons.items() if name in self.assert_lines]
+        kept = {name: lines for name, lines in self.assert_lines.items() if name not in reasons}
+        if not kept:
+            raise PytestSuiteError(f"no test of {function} can be run: {'; '.join(left_out)}")
+        return replace(
+            self,
+            assert_lines=kept,
+            end_checks=tuple(name for name in self.end_checks if name in kept),
+            checks=(),
+            left_out=(*self.left_out, *left_out),
+        )
+
     def to_request(self) -> dict[str, object]:
         """Return the suite as `agents.se_darwin.fork_server.suite_runner.SuiteRequest`."""
         return {
@@ -200,19 +229,23 @@ def _tests_in(tree: ast.Module) -> dict[str, tuple[_TestNode, list[ast.stmt]]]:
     Raises:
         PytestSuiteError: There are none.
     """
-    found: dict[str, tuple[_TestNode, list[ast.stmt]]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and _is_test_class(node):
-            set_up = [each for each in node.body if not _is_test(each)]
-            methods = [each for each in node.body if isinstance(each, _TestNode) and _is_test(each)]
-            found |= {f"{node.name}.{each.name}": (each, set_up) for each in methods}
-        elif isinstance(node, _TestNode) and _is_test(node):
-            found[node.name] = node, []
+    found = {name: (node, set_up) for name, node, set_up in _tests_below(tree.body, "", [])}
     if not found:
         raise PytestSuiteError(
             "the tests contain no function `def test_...():`; write one with plain asserts"
         )
     return found
+
+
+def _tests_below(
+    body: list[ast.stmt], prefix: str, set_up: list[ast.stmt]
+) -> Iterator[tuple[str, _TestNode, list[ast.stmt]]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef) and _is_test_class(node):
+            own = [each for each in node.body if not _is_test(each)]
+            yield from _tests_below(node.body, f"{prefix}{node.name}.", [*set_up, *own])
+        elif isinstance(node, _TestNode) and _is_test(node):
+            yield f"{prefix}{node.name}", node, set_up
 
 
 def _name_in_calls(function: str) -> str:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -81,6 +81,8 @@ class Sandbox:
         packages: Folders that contain those *modules* that are not in the standard library.
         limits: Default limits of one candidate; `run` may override them.
         parallel: Number of candidates that run at the same time.
+        files: Whether each candidate has a private folder, a small file system in memory that
+            vanishes with it, if the host can confine it there.
 
     Attributes:
         folder: Working folder, removed by `close`; candidates run in an empty folder inside it.
@@ -99,6 +101,7 @@ class Sandbox:
         packages: Sequence[Path] = (),
         limits: Limits | None = None,
         parallel: int = 2,
+        files: bool = False,
     ) -> None:
         if sys.platform != "linux":
             raise SandboxUnavailableError([f"{sys.platform} has no Linux isolation"], {})
@@ -107,7 +110,7 @@ class Sandbox:
         self._server: subprocess.Popen[bytes] | None = None
         self._modules = sorted({*_ALWAYS, *modules})
         self._packages = tuple(map(str, packages))
-        self._parallel = parallel
+        self._parallel, self._folders = parallel, parallel if files else 0
         self.folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
         self._empty = self.folder / "empty"
         self._empty.mkdir(mode=0o555)
@@ -259,6 +262,18 @@ class Sandbox:
             for end, text, cpu_seconds in results
         ]
 
+    def import_modules(self, names: Collection[str]) -> bool:
+        """Restart with modules imported that were not before; return whether there are any.
+
+        Args:
+            names: Modules of the standard library or of `packages`.
+        """
+        more = set(names) - set(self._modules)
+        if more:
+            self._modules = sorted({*self._modules, *more})
+            self._start_again()
+        return bool(more)
+
     def collect(self, suite: PytestSuite, *, function: str, limits: Limits) -> PytestSuite:
         """Return *suite* with the names of its checks; its modules are imported in the sandbox.
 
@@ -274,7 +289,9 @@ class Sandbox:
         }
         try:
             [(end, text, _)] = self._exchange(request, limits.wall_seconds + START_SECONDS)
-            kind, found, *left_out = json.loads(text)
+            answer, *others = text.splitlines() or [""]
+            kind, found, *left_out = json.loads(answer)
+            lacks = tuple(name for line in others for name in json.loads(line)[1])
         except _ServerLostError as error:
             self._restart()
             raise PytestSuiteError(f"importing {both} ended the fork server: {error}") from None
@@ -283,9 +300,9 @@ class Sandbox:
             message = f"importing {both} {how}: look at the statements at their top level"
             raise PytestSuiteError(message) from None
         if kind == "problem":
-            raise PytestSuiteError(str(found))
-        all_left_out = (*suite.left_out, *map(str, *left_out))
-        return replace(suite, checks=tuple(map(str, found)), left_out=all_left_out)
+            raise PytestSuiteError(str(found), lacks)
+        all_left_out = tuple(dict.fromkeys((*suite.left_out, *map(str, *left_out))))
+        return replace(suite, checks=tuple(map(str, found)), left_out=all_left_out, lacks=lacks)
 
     @property
     def server_pid(self) -> int:
@@ -315,10 +332,11 @@ class Sandbox:
 
     def _launch(self) -> subprocess.Popen[bytes]:
         bare = [sys.executable, "-s", "-S", "-c", _BOOT, str(_PACKAGE_FOLDER)]
+        modules = json.dumps(self._modules)
         suite_fd = os.open(f"/proc/self/fd/{self._suite_fd}", os.O_RDONLY)
         try:
             server = subprocess.Popen(
-                [*bare, json.dumps(self._modules), str(suite_fd), *self._packages],
+                [*bare, modules, str(suite_fd), str(self._folders), *self._packages],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -352,7 +370,8 @@ class Sandbox:
         """Run a candidate that tries to escape; refuse this host if any attempt succeeds."""
         canary = self.folder / "canary"
         canary.touch(mode=0o600)
-        case = TestCase.returning((str(canary), os.getpid()), [])
+        has_folder = self.layers["files"] == "on"
+        case = TestCase.returning((str(canary), os.getpid(), has_folder), [])
         limits = Limits(cpu_seconds=2.0, wall_seconds=10.0)
         [execution] = self.run([PROBE_SOURCE], [case], function=PROBE_FUNCTION, limits=limits)
         output = execution.outputs[0]
@@ -365,6 +384,9 @@ class Sandbox:
 
     def _restart(self) -> None:
         self.restarts += 1
+        self._start_again()
+
+    def _start_again(self) -> None:
         self._stop()
         self._server = self._launch()
         self._read_greeting()

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from agents.se_darwin.edits import EditSpace
+from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.fork_server.given_modules import module_names
 from agents.se_darwin.sandbox import (
     Limits,
@@ -39,7 +39,13 @@ MAX_TIMEOUT_SECONDS = 3600.0
 
 _LEAST = Limits(cpu_seconds=0.1, wall_seconds=1.0)
 _CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.015, 0.2
+_MOST_LAZY_IMPORTS = 10  # times that the sandbox is started with modules not named in any file
 _CPU_MARGIN, _WALL_MARGIN = 20, 10
+_SHARING_WORDS = (
+    *("caplog", "assertLogs", "assertWarns", "recwarn", "warns(", "capsys", "redirect_stdout"),
+    *("monkeypatch", "mock"),
+)
+_FILE_WORDS = ("tmp_path", "tempfile")  # in tests, or a program, that make files
 
 
 EXAMPLE = """\
@@ -257,7 +263,15 @@ class EvolutionRequest(BaseModel):
         """
         suite = self._suite()
         of_tests = set(suite.modules) if suite else set()
-        unavailable = sorted(name for name in of_tests if not _is_available(name))
+        texts = self.test_code, *self.conftests, *self.test_helpers.values()
+        test_trees = [ast.parse(text) for text in texts]
+        needed = {name.lstrip(".") for tree in test_trees for name in _needed_imports(tree, "")}
+        unavailable = sorted(
+            name
+            for name in of_tests
+            if not _is_available(name)
+            if name.startswith(HERE) or {name, name.rpartition(".")[0]} & needed
+        )
         if unavailable:
             names = ", ".join(unavailable).replace(HERE, "")
             raise PytestSuiteError(
@@ -274,7 +288,18 @@ class EvolutionRequest(BaseModel):
             if name not in module_names(self.own_modules) and _is_available(name)
         }
         modules = {*standard, *installed, *self._needed_modules(), *of_tests}
-        return Sandbox(modules=sorted(modules), packages=_folders_of(modules))
+        parts = {
+            part
+            for tree in [*trees, *test_trees]
+            for node in ast.walk(tree)
+            for part in _imported_parts(node)
+            if part.rpartition(".")[0] in modules
+        }
+        return Sandbox(
+            modules=sorted(modules | parts),
+            packages=_folders_of(modules | {"pydantic"}),  # others may be asked for later
+            files=any(word in text for text in (self.code, *texts) for word in _FILE_WORDS),
+        )
 
     def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:
         """Build the repair task.
@@ -294,9 +319,6 @@ class EvolutionRequest(BaseModel):
         limits = Limits(cpu_seconds=timeout_seconds, wall_seconds=timeout_seconds)
         space = EditSpace(self.code, self.function)
         suite, tests = self._suite(), tuple(test.case() for test in self.tests)
-        if suite is not None:
-            suite = sandbox.collect(suite, function=self.function, limits=limits)
-            tests = suite.cases()
         task = RepairTask(
             name=f"{self.module}.{self.function}",
             function=self.function,
@@ -305,12 +327,23 @@ class EvolutionRequest(BaseModel):
             tests=tests,
             hidden_tests=tuple(test.case() for test in self.hidden_tests),
             limits=limits,
-            suite=suite,
         )
+        program = (frozenset[Edit](), space.source)
+        if suite is not None:
+            task = _with_checks(task, suite, sandbox, limits)
         task = replace(task, limits=_measured_limits(task.within, sandbox, limits))
-        [given] = task.within.evaluate(sandbox, [(frozenset(), space.source)], coverage=True)
+        [given] = task.within.evaluate(sandbox, [program], coverage=True)
+        for _ in range(_MOST_LAZY_IMPORTS):  # packages import some modules when they are used
+            if not _import_lacking(sandbox, given.execution.lacks):
+                break
+            [given] = task.within.evaluate(sandbox, [program], coverage=True)
+        if task.suite is not None and given.execution.refused:  # no program can pass these tests
+            suite = task.suite.without(given.execution.refused, self.function)
+            task = _with_checks(task, suite, sandbox, limits)
+            [given] = task.within.evaluate(sandbox, [program], coverage=True)
         self._check_given(given, task)
-        return task if _runs_apart(task, sandbox, given) else task.within
+        within = self._shares_process() or not _runs_apart(task, sandbox, given)
+        return task.within if within else task
 
     def _suite(self) -> PytestSuite | None:
         if not self.test_code:
@@ -320,6 +353,11 @@ class EvolutionRequest(BaseModel):
         )
         program = ProgramSources(self.code, self.module, self.own_modules)
         return PytestSuite.prepare(tests, program, self.function)
+
+    def _shares_process(self) -> bool:
+        """Whether the tests see or change the program's process by more than calls."""
+        texts = self.test_code, *self.conftests, *self.test_helpers.values()
+        return any(word in text for text in texts for word in _SHARING_WORDS)
 
     def _needed_modules(self) -> set[str]:
         """Modules that the function needs and that are not the program's own."""
@@ -346,9 +384,38 @@ class EvolutionRequest(BaseModel):
             if output is not None and output.kind == "raise":
                 raise ValueError(
                     f"no test calls {self.function}: {test.arguments[0]} raises {output.text} "
-                    "before it does (the sandbox opens no files and starts no threads or processes)"
+                    "before it does"
                 )
         raise ValueError(f"no test calls {self.function}; add a test that does")
+
+
+def _with_checks(
+    task: RepairTask, suite: PytestSuite, sandbox: Sandbox, limits: Limits
+) -> RepairTask:
+    """Return *task* with the checks of *suite*.
+
+    Modules that are not there yet, because a package imports them when something in it is first
+    read, are imported into *sandbox*.
+
+    Raises:
+        PytestSuiteError: The suite cannot be run in the sandbox.
+    """
+    for _ in range(_MOST_LAZY_IMPORTS):
+        try:
+            found = sandbox.collect(suite, function=task.function, limits=limits)
+        except PytestSuiteError as error:
+            if not _import_lacking(sandbox, error.lacks):
+                raise
+        else:
+            if not _import_lacking(sandbox, found.lacks):
+                return replace(task, suite=found, tests=found.cases())
+    found = sandbox.collect(suite, function=task.function, limits=limits)
+    return replace(task, suite=found, tests=found.cases())
+
+
+def _import_lacking(sandbox: Sandbox, names: Collection[str]) -> bool:
+    """Import into *sandbox* those of the modules *names* that are installed; return whether any."""
+    return sandbox.import_modules([name for name in names if _is_available(name)])
 
 
 def _runs_apart(task: RepairTask, sandbox: Sandbox, given: Evaluation) -> bool:
@@ -433,6 +500,13 @@ def _imported(node: ast.AST) -> list[str]:
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         return ["." * node.level + (node.module or "")]
+    return []
+
+
+def _imported_parts(node: ast.AST) -> list[str]:
+    """Dotted names that ``from package import name`` imports: modules, or what they contain."""
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
     return []
 
 

@@ -46,6 +46,13 @@ class RepairTask:
         """The same task with its test suite, if it has one, in the program's process."""
         return replace(self, suite=self.suite and replace(self.suite, within=True))
 
+    @property
+    def check_names(self) -> list[str]:
+        """Names of the tests, in order: checks of the suite, or calls of the function."""
+        if self.suite is not None:
+            return list(self.suite.checks)
+        return [f"{self.function}({_arguments(test)})" for test in self.tests]
+
     def evaluate(
         self,
         sandbox: Sandbox,
@@ -152,3 +159,8 @@ class RepairTask:
             limits=self.limits,
         )
         return Evaluation.of(frozenset(), source, execution, self.hidden_tests).score
+
+
+def _arguments(test: TestCase) -> str:
+    named = [f"{name}={value!r}" for name, value in test.keywords.items()]
+    return ", ".join([*map(repr, test.arguments), *named])

@@ -129,7 +129,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(
             "from prices import total\ndef test_a():\n    assert total([1]) == 1",
             "nothing to repair",
         ),
-        ("import prices\ndef test_a(tmp_path): prices.total([])", "test_a needs tmp_path"),
+        ("import prices\ndef test_a(mocker): prices.total([])", "test_a needs mocker"),
     ],
 )
 def test_tests_that_say_nothing_of_it_are_refused(folder: Path, tests: str, said: str) -> None:

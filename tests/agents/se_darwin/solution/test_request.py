@@ -141,6 +141,31 @@ def test_a():
     assert given.fixed
 
 
+@pytest.mark.process
+def test_parts_of_packages_that_are_imported_by_name_or_when_first_read_are_there() -> None:
+    tests = """
+from unittest import mock
+from pydantic import ValidationError
+from program import Order, solve
+def test_a():
+    called = mock.Mock(return_value=2)
+    assert solve(called()) == 2
+def test_b():
+    assert Order(number=1).number == solve(1)
+def test_c():
+    try:
+        Order(number="x")
+    except ValidationError as error:
+        assert solve(error.error_count()) == 1
+"""
+    code = "from pydantic import BaseModel\nclass Order(BaseModel):\n    number: int\n" + CODE
+    request = EvolutionRequest(code=code, function="solve", test_code=tests)
+    with request.sandbox() as sandbox:
+        task = request.task(sandbox, 5.0)
+        [given] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+    assert given.fixed
+
+
 @pytest.mark.parametrize(
     ("line", "name"),
     [
@@ -275,15 +300,54 @@ def test_what_can_be_sent_is_confirmed_in_two_processes(sandbox: Sandbox) -> Non
     assert not task.suite.within
 
 
-def test_tests_that_end_before_they_call_the_function_are_named(sandbox: Sandbox) -> None:
-    tests = (
-        "from threading import Thread\nfrom program import solve\n"
-        "def test_a():\n    thread = Thread(target=int)\n    thread.start()\n"
-        "    assert solve(1) == 2\n"
-    )
+@pytest.mark.process
+def test_what_the_sandbox_does_not_allow_is_named_and_left_out() -> None:
+    """No program can pass such a test, so the search need not try."""
+    tests = """
+import asyncio, pytest
+from pathlib import Path
+from threading import Thread
+from program import solve
+@pytest.fixture
+def rows():
+    return Path("tests", "rows.json").read_text()
+def test_thread():
+    Thread(target=int).start()
+    assert solve([1]) == [2]
+def test_loop():
+    assert asyncio.run(asyncio.sleep(0)) == solve([1])
+@pytest.mark.parametrize("number", [1, 2])
+def test_file(rows, number):
+    assert solve([1]) == rows
+def test_module():
+    import module_that_nobody_has
+    assert solve([1]) == [2]
+class TestWrapped:
+    def test_wrapped(self):
+        try:
+            open("rows.json")
+        except OSError as error:
+            raise ValueError("no rows") from error
+        assert solve([1]) == [2]
+"""
+    plain = "def test_plain():\n    assert solve([1]) == [2]\n"
     request = EvolutionRequest(code=CODE, function="solve", test_code=tests)
-    with pytest.raises(ValueError, match="no test calls solve: test_a, line 6 raises RuntimeError"):
-        request.task(sandbox, 5.0)
+    with request.sandbox() as sandbox:
+        with pytest.raises(ValueError, match="no test of solve can be run: ") as caught:
+            request.task(sandbox, 5.0)
+        more = request.model_copy(update={"test_code": tests + plain})
+        task = more.task(sandbox, 5.0)
+    for reason in (
+        "test_thread starts a thread, which the sandbox forbids",
+        "test_loop opens a file, a pipe, a socket or an event loop, which the sandbox forbids",
+        "test_file uses the file tests/rows.json, which the sandbox cannot open",
+        "test_module imports module_that_nobody_has, which is not installed",
+        "TestWrapped.test_wrapped uses the file rows.json",
+    ):
+        assert reason in str(caught.value)
+    assert task.check_names == ["test_plain, line 28"]
+    assert task.suite is not None
+    assert len(task.suite.left_out) == 5
 
 
 def test_tests_that_never_end_are_refused_and_not_searched_on(sandbox: Sandbox) -> None:
@@ -299,3 +363,53 @@ def test_tests_that_never_end_are_refused_and_not_searched_on(sandbox: Sandbox) 
     )
     with pytest.raises(ValueError, match=r"do not end within 0\.5 s, even if solve"):
         request.task(sandbox, 0.5)
+
+
+@pytest.mark.process
+def test_a_program_may_use_the_private_folder_of_its_tests() -> None:
+    tests = """
+import os, tempfile
+import pytest
+from pathlib import Path
+from program import solve
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept")
+def test_path(tmp_path):
+    (tmp_path / "in.txt").write_text("a\\nb")
+    assert solve(tmp_path / "in.txt") == ["a", "b"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["in.txt", "in.txt.seen"]
+def test_text(tmp_path, monkeypatch):
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.chdir(tmp_path)
+    Path("in.txt").write_text("c")
+    assert solve("in.txt") == ["c"]
+def test_others(kept):
+    assert os.getcwd() != str(kept)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "x")
+        Path(path).write_text("d")
+        assert solve(path) == ["d"]
+    assert not os.path.exists(folder)
+    (kept / "x").write_text("e")
+    assert solve(str(kept / "x")) == ["e"]
+"""
+    code = (
+        "def solve(path):\n    with open(f'{path}.seen', 'w') as seen:\n        seen.write('x')\n"
+        "    with open(path) as file:\n        return file.read().split()\n"
+    )
+    request = EvolutionRequest(code=code, function="solve", test_code=tests)
+    with request.sandbox() as sandbox:
+        if sandbox.layers["files"] != "on":
+            pytest.skip(f"this host has no private folders: {sandbox.layers['files']}")
+        task = request.task(sandbox, 5.0)
+        wrong = code.replace(".split()", ".split('b')")
+        programs = [(frozenset(), text) for text in (code, wrong, code)]
+        for run in (task.screen, task.evaluate, task.within.evaluate):
+            given, other, again = run(sandbox, programs)
+            assert given.fixed or run == task.evaluate  # a path is not plain data
+            assert other.passed.count(False) > given.passed.count(False)
+            assert again.passed == given.passed
+        assert task.suite is not None
+        assert task.suite.left_out == ()
+        assert task.suite.within

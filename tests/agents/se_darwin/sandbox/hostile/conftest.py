@@ -40,7 +40,7 @@ def _command(user: str) -> list[str]:
 @pytest.fixture(scope="module", params=["root", "ordinary user", "ordinary user in a container"])
 def aftermath(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     """Effects of the module's `HOSTILE` programs: the runner's report, and their targets."""
-    command = _command(request.param)
+    command = [*_command(request.param), *getattr(request.module, "ARGUMENTS", [])]
     home = Path(tempfile.mkdtemp(prefix="genesis-home-"))
     (home / "precious").write_text("precious")
     (home / "empty").mkdir()

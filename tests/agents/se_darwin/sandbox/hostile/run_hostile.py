@@ -51,7 +51,8 @@ def main() -> None:
         forbid_namespaces()
     programs = json.load(sys.stdin)
     report = {}
-    with Sandbox(modules=["builtins", "json", "shutil", "subprocess"], parallel=4) as sandbox:
+    modules, files = ["builtins", "json", "shutil", "subprocess"], "--files" in sys.argv
+    with Sandbox(modules=modules, parallel=4, files=files) as sandbox:
         cases = [TestCase.returning((number,), number + 1) for number in range(3)]
         sources = TestSources(TESTS)
         suite = PytestSuite.prepare(sources, ProgramSources(HONEST, "program"), "solve")
