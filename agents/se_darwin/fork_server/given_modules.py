@@ -15,6 +15,10 @@ PACKAGE = ".__init__"
 """Ends the name under which the source of a package is given."""
 
 
+PROJECT_FOLDER = "/given/project/"
+"""Begins ``__file__`` of the given modules: a folder that does not exist in the sandbox."""
+
+
 class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules whose sources are given, before any other that is not imported yet.
 
@@ -38,7 +42,7 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Run the module's source; that of a package without one is empty."""
         name = module.__name__
         source = self._sources.get(name, self._sources.get(f"{name}{PACKAGE}", ""))
-        module.__file__ = f"{name}.py"  # tests may read it; nothing can be opened
+        module.__file__ = f"{PROJECT_FOLDER}{name}.py"  # tests may read it
         code = compile_module(source, self._files.get(name, f"<{name}>"))
         exec(code, vars(module))  # noqa: S102 - in the sandbox
 

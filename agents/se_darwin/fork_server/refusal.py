@@ -7,8 +7,15 @@ import os
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from .given_modules import PROJECT_FOLDER
+
 _NO_FILES = (errno.EMFILE, errno.ENFILE)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FILE = "uses the file "
+_REMEDY = (
+    ": put what it contains in a module of the tests, write it to tmp_path, or give the function "
+    "text"
+)
 
 
 class NotOfferedError(AttributeError):
@@ -29,21 +36,30 @@ def _describe(error: BaseException, *, is_own: bool) -> str:
         return f"uses {error}, which the sandbox does not offer"
     if isinstance(error, ModuleNotFoundError) and not is_own:
         return f"imports {error.name}, which is not installed in the environment of genesis-fp16"
-    starts = ""
-    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
-        starts = "starts a thread"
+    if isinstance(error, OSError):
+        does = _describe_call(error)
+    else:
+        is_thread = isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+        does = "starts a thread" if is_thread else ""
+    if not does:
+        return ""
+    return f"{does}, which the sandbox forbids{_REMEDY if does.startswith(_FILE) else ''}"
+
+
+def _describe_call(error: OSError) -> str:
+    """What the system refused with *error*; empty if the sandbox is not the reason."""
+    is_path = isinstance(error.filename, str | bytes | PurePath)
+    name = os.fsdecode(error.filename) if is_path else ""
+    is_beside_tests = name.startswith(PROJECT_FOLDER) and error.errno == errno.ENOENT
     if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN:
-        starts = "starts a process"
-    if not isinstance(error, OSError) or error.errno not in (*_NO_FILES, *_FORBIDDEN):
-        return f"{starts}, which the sandbox forbids" if starts else ""
-    if isinstance(error.filename, str | bytes | PurePath) and error.filename:
-        return (
-            f"uses the file {os.fsdecode(error.filename)}, which the sandbox cannot open: put what "
-            "it contains in a module of the tests, write it to tmp_path, or give the function text"
-        )
-    opens = "opens a file, a pipe, a socket or an event loop"
-    does = opens if error.errno in _NO_FILES else "makes a system call"
-    return f"{does}, which the sandbox forbids"
+        return "starts a process"
+    if error.errno not in (*_NO_FILES, *_FORBIDDEN) and not is_beside_tests:
+        return ""
+    if name:
+        return f"{_FILE}{name.removeprefix(PROJECT_FOLDER)}"
+    if error.errno in _NO_FILES:
+        return "opens a file, a pipe, a socket or an event loop"
+    return "makes a system call"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

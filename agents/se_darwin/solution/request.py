@@ -298,7 +298,11 @@ class EvolutionRequest(BaseModel):
         return Sandbox(
             modules=sorted(modules | parts),
             packages=_folders_of(modules | {"pydantic"}),  # others may be asked for later
-            files=any(word in text for text in (self.code, *texts) for word in _FILE_WORDS),
+            files=any(
+                word in text
+                for text in (self.code, *self.own_modules.values(), *texts)
+                for word in _FILE_WORDS
+            ),
         )
 
     def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:

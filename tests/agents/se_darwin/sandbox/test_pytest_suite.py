@@ -756,7 +756,10 @@ caught = []
         ("def test_a(:", "not Python"),
         ("import mod\0", "not Python"),
         ("def test_a():\n    assert 1", "import the program"),
-        ("import mod\nopen('x')\ndef test_a(): mod.solve(1)", "the sandbox cannot open"),
+        (
+            "import mod\nopen('x')\ndef test_a(): mod.solve(1)",
+            "uses the file x, which the sandbox f",
+        ),
         ("import mod", "def test_"),
         ("import mod\ndef test_a():\n    assert mod.Point(1)", "no test calls solve"),
         ("import mod\nclass TestA: pass", "no function `def test_"),

@@ -310,7 +310,7 @@ from threading import Thread
 from program import solve
 @pytest.fixture
 def rows():
-    return Path("tests", "rows.json").read_text()
+    return Path(__file__).with_name("rows.json").read_text()
 def test_thread():
     Thread(target=int).start()
     assert solve([1]) == [2]
@@ -340,7 +340,7 @@ class TestWrapped:
     for reason in (
         "test_thread starts a thread, which the sandbox forbids",
         "test_loop opens a file, a pipe, a socket or an event loop, which the sandbox forbids",
-        "test_file uses the file tests/rows.json, which the sandbox cannot open",
+        "test_file uses the file tests/rows.json, which the sandbox forbids",
         "test_module imports module_that_nobody_has, which is not installed",
         "TestWrapped.test_wrapped uses the file rows.json",
     ):
@@ -384,6 +384,8 @@ def test_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("in.txt").write_text("c")
     assert solve("in.txt") == ["c"]
+def test_beside():
+    assert solve(Path(__file__).parent / "data" / "in.txt") == ["f"]
 def test_others(kept):
     assert os.getcwd() != str(kept)
     with tempfile.TemporaryDirectory() as folder:
@@ -411,5 +413,7 @@ def test_others(kept):
             assert other.passed.count(False) > given.passed.count(False)
             assert again.passed == given.passed
         assert task.suite is not None
-        assert task.suite.left_out == ()
+        assert [each.partition(",")[0] for each in task.suite.left_out] == [
+            "test_beside uses the file tests/data/in.txt.seen"
+        ]
         assert task.suite.within
