@@ -195,7 +195,7 @@ class SEDarwinAgent(WorldModelAgent):
         request = EvolutionRequest.from_context(context)
         started = time.monotonic()
         ranker, ranked_by = self._ranker_for(request)
-        policy = Policy(ranker=ranker, batch=self._batch)
+        policy = Policy(ranker=ranker, batch=self._batch, weighs_effects=request.ranker == "model")
         with await asyncio.to_thread(request.sandbox) as sandbox:
             timeout_seconds = request.timeout_seconds or self._timeout_seconds
             task = await asyncio.to_thread(request.task, sandbox, timeout_seconds)

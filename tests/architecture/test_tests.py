@@ -167,6 +167,8 @@ TESTED_BY = {
         "agents/se_darwin/sandbox/test_pytest_suite.py"
     ),
     "agents/se_darwin/fork_server/candidate.py": "agents/se_darwin/sandbox/test_sandbox.py",
+    "agents/se_darwin/fork_server/probing.py": "agents/se_darwin/effects/test_measurement.py",
+    "agents/se_darwin/fork_server/visits.py": "agents/se_darwin/effects/test_measurement.py",
     "agents/se_darwin/fork_server/server.py": "agents/se_darwin/sandbox/test_sandbox.py",
     "agents/se_darwin/fork_server/check.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/fork_server/function_proxy.py": (

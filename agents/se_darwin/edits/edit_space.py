@@ -166,7 +166,7 @@ class EditSpace:
                     write(slot, value)
                     written.append(value)
             if any(isinstance(value, Block) for value in written):
-                for slot, block in _flattened(self.definition):
+                for slot, block in flattened(self.definition):
                     undone.append((slot, read(slot)))
                     write(slot, block)
             own = ast.unparse(self._shell).split("\n")[self._shell_lines :]
@@ -254,7 +254,7 @@ def _ancestors(node: ast.AST, parents: dict[int, ast.AST]) -> Iterator[ast.AST]:
         yield node
 
 
-def _flattened(definition: ast.FunctionDef) -> Iterator[Assignment]:
+def flattened(definition: ast.FunctionDef) -> Iterator[Assignment]:
     """Yield each block that contains a `Block`, with the statements of it in its place."""
     for node in ast.walk(definition):
         for role in ("body", "orelse", "finalbody"):

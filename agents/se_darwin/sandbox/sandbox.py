@@ -19,12 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from agents.se_darwin.fork_server.probing import ProbeRequest
 from agents.se_darwin.fork_server.wire import Call
 from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
 from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
 from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError
 
 START_SECONDS = 30.0
+RECORDING_SECONDS = 5.0
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 # A process with threads, which some packages start when they are imported, enters no namespace.
 _ENVIRONMENT |= {f"{each}_NUM_THREADS": "1" for each in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
@@ -218,6 +220,46 @@ class Sandbox:
             request["suite_module"] = suite.program.module
             request["own_modules"] = dict(suite.program.own_modules)
         return self._run(request, len(calls))
+
+    def probe(
+        self,
+        source: str,
+        tests: Sequence[TestCase] | PytestSuite,
+        probes: ProbeRequest,
+        *,
+        function: str,
+        module: str | None,
+        limits: Limits,
+    ) -> list[list[object]]:
+        """Run instrumented *source* on *tests* in one process, and evaluate *probes* there.
+
+        Returns:
+            Lines as `agents.se_darwin.fork_server.probing.evaluate` yields them: fewer than there
+            are probes if one of them ends the process, or the time is over.
+        """
+        seconds = probes["seconds"]
+        granted = replace(
+            limits,
+            cpu_seconds=min(4 * limits.cpu_seconds, RECORDING_SECONDS) + seconds,
+            wall_seconds=min(4 * limits.wall_seconds, RECORDING_SECONDS) + seconds,
+        )
+        request = {
+            **self._request([source], function, granted),
+            **self._tests(tests),
+            "task": "probe",
+            "probes": probes,
+            "module": module,
+        }
+        try:
+            [(_, text, _)] = self._exchange(request, granted.wall_seconds + START_SECONDS)
+        except _ServerLostError:
+            self._restart()
+            return []
+        lines: list[list[object]] = []
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):  # the last line may be cut off
+                lines.append(list(json.loads(line)))
+        return lines
 
     def record(
         self, source: str, suite: PytestSuite, *, function: str, limits: Limits
@@ -428,6 +470,7 @@ class Sandbox:
             "own_modules": {},
             "task": "run",
             "calls": [],
+            "probes": None,
             "coverage": False,
             "together": False,
             "within": False,

@@ -10,6 +10,7 @@ from math import inf
 from random import Random
 
 from agents.se_darwin.edits import Edit
+from agents.se_darwin.effects import MAX_SECONDS, measure_effects, weigh
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.search.archive import Archive
@@ -30,6 +31,7 @@ SECOND = 0.5
 UNION = 0.5
 NODE_TURN = 0.5
 FLOOR = 0.1
+EFFECTS_SHARE = 0.1  # of the time left, to measure what edits would change
 ROWS_PER_RUN = 100
 GROWTH = 10  # a generation has a tenth of the candidates that were run before it
 MOST_PER_GENERATION = 64
@@ -99,8 +101,10 @@ class Evolution:
         self._root = root
         self._features = {root: StepFeatures(task.space, root)}
         self._weights: dict[Edit, float] = {}
+        self._chances: dict[Edit, float] = {}
         self._ranked_rows = 0
         self._outlook = 0.0
+        self._seconds_left = inf
         self._seconds_each = 0.0
         self._most_edits = most_edits(len(task.tests))
         self._prospects: dict[Evaluation, float] = {}
@@ -122,6 +126,7 @@ class Evolution:
         Returns:
             The steps that were run; empty if every candidate has been tried.
         """
+        self._seconds_left = seconds
         count = max(self._policy.batch, min(MOST_PER_GENERATION, self.evaluations // GROWTH))
         if count * self._seconds_each > seconds:
             count = max(self._policy.batch, int(seconds / self._seconds_each))
@@ -164,7 +169,7 @@ class Evolution:
         is_union = step.operator == "recombination"
         self.split[SPLIT[3 if is_union else min(3, len(step.edits)) - 1]] += 1
         if self.archive.add(child, parent) and self._may_grow(child):
-            odds = SECOND * choice.chance * _ratio(parent, child)
+            odds = SECOND * self._chance_of_part(choice) * _ratio(parent, child)
             self._prospects[child] = choice.branch.prospect * odds / (1.0 + odds)
             self._frontier.push(
                 Branch(parent=child, prospect=self._prospects[child], outlook=self._outlook)
@@ -179,6 +184,13 @@ class Evolution:
             parent=parent,
             child=child,
         )
+
+    def _chance_of_part(self, choice: Choice) -> float:
+        """Chance of the step as a part of a repair, which need not change every failing check."""
+        if len(choice.step.edits) > 1:
+            return choice.chance
+        [edit] = choice.step.edits
+        return self._chances[edit]
 
     def _recombine(self, child: Evaluation) -> None:
         """Add the unions of *child* with programs that pass every test which it fails.
@@ -230,7 +242,18 @@ class Evolution:
         ranked = take_turns(zip(weights, edits, strict=True))
         if not parent.edits:
             self._weights = dict(zip(edits, weights, strict=True))
+            self._chances = {edit: chance for chance, [edit] in ranked}
             self._outlook = ranked[-1][0] if ranked else 0.0
+            if self._policy.weighs_effects:
+                best_first = [edit for _, [edit] in reversed(ranked)]
+                effects = measure_effects(
+                    self._task,
+                    self._sandbox,
+                    self._root,
+                    best_first,
+                    seconds=min(MAX_SECONDS, EFFECTS_SHARE * self._seconds_left),
+                )
+                ranked = take_turns(zip(weigh(weights, edits, effects), edits, strict=True))
         return Neighbourhood(
             operator="revision", observation=observation, features=features, ranked=ranked
         )

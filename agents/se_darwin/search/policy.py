@@ -16,11 +16,14 @@ class Policy:
             `agents.se_darwin.search.ranker`.
         batch: Candidates of the first generations; later ones grow with the number that were run.
         epsilon: Share of random choices, in [0, 1].
+        weighs_effects: Whether the order of single edits also depends on what they would change
+            in the values at their place; see `agents.se_darwin.effects`.
     """
 
     ranker: Ranker = field(default_factory=SuspicionRanker)
     batch: int = 2
     epsilon: float = 0.0
+    weighs_effects: bool = False
 
     def __post_init__(self) -> None:
         if self.batch < 1 or not 0.0 <= self.epsilon <= 1.0:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import log1p
 from statistics import fmean, geometric_mean
 
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.effects import weigh
 from agents.se_darwin.search.evolution import take_turns
 from agents.se_darwin.search.ranker import RandomRanker, Ranker, SuspicionRanker
 from benchmarks.se_darwin.foreign.singles import Singles
@@ -38,7 +40,8 @@ class FirstFix:
 def first_fix(singles: Singles, model: Ranker) -> FirstFix:
     """Rank the single edits of a bug by *model*, by suspicion, by both, and by chance.
 
-    ``mean`` is the order by the mean of the logarithms of the two ranks.
+    ``model + effects`` is the order of `evolve`, ``suspicion + effects`` that without a model;
+    ``mean`` is the order by the mean of the logarithms of the ranks by model and by suspicion.
 
     Raises:
         ValueError: No single edit repairs the bug.
@@ -49,10 +52,10 @@ def first_fix(singles: Singles, model: Ranker) -> FirstFix:
     chances = {}
     for name, ranker in rankers.items():
         weights = ranker.success_chances(observation, actions)
-        turns = {
-            edit: chance for chance, [edit] in take_turns(list(zip(weights, edits, strict=True)))
-        }
-        chances[name] = weights if name == "random" else [turns[edit] for edit in edits]
+        chances[name] = weights if name == "random" else _in_turns(weights, edits)
+        if name != "random":
+            with_effects = weigh(weights, edits, singles.effects)
+            chances[f"{name} + effects"] = _in_turns(with_effects, edits)
     pairs = zip(places(chances["model"]), places(chances["suspicion"]), strict=True)
     chances["mean"] = [-log1p(first) - log1p(second) for first, second in pairs]
     return FirstFix(
@@ -62,6 +65,11 @@ def first_fix(singles: Singles, model: Ranker) -> FirstFix:
         fixes=sum(singles.fixes),
         ranks={name: rank_of_first(scores, singles.fixes) for name, scores in chances.items()},
     )
+
+
+def _in_turns(weights: Sequence[float], edits: Sequence[Edit]) -> list[float]:
+    turns = {edit: chance for chance, [edit] in take_turns(zip(weights, edits, strict=True))}
+    return [turns[edit] for edit in edits]
 
 
 def rank_of_first(scores: Sequence[float], fixes: Sequence[bool]) -> float:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from agents.se_darwin.edits import Edit, EditSpace
+from agents.se_darwin.effects import Effect, measure_effects
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.sandbox import Execution, Output, TestCase
 from agents.se_darwin.sandbox.execution import OutputKind
@@ -36,6 +38,7 @@ class Singles:
     given: The given program, evaluated with coverage.
     steps: Single edits that were run; of those that make the same program, the first.
     passed: Checks that each passes, in the order of *steps*.
+    effects: Effects of the edits, as far as they are known.
     """
 
     bug: ForeignBug
@@ -43,6 +46,7 @@ class Singles:
     given: Evaluation
     steps: Sequence[Step]
     passed: Sequence[tuple[bool, ...]]
+    effects: Mapping[Edit, Effect]
 
     @property
     def fixes(self) -> list[bool]:
@@ -73,7 +77,7 @@ def record(bug: ForeignBug, folder: Path = RECORDED, *, seconds: float = 120.0) 
     programs.pop(space.source, None)
     runs: dict[str, str] = known["runs"]
     todo = [source for source in programs if _digest(source) not in runs]
-    if todo or "given" not in known:
+    if todo or "effects" not in known:
         ends = time.monotonic() + seconds
         with request.sandbox() as sandbox:
             task = request.task(sandbox, _SECONDS)
@@ -86,6 +90,12 @@ def record(bug: ForeignBug, folder: Path = RECORDED, *, seconds: float = 120.0) 
             known["end"] = given.execution.end
             known["tests"] = [
                 [each.kind, each.expected, each.expected_arguments] for each in task.tests
+            ]
+            measured = measure_effects(task, sandbox, given, task.space.edits, seconds=seconds)
+            known["effects"] = [
+                [index, asdict(measured[edit])]
+                for index, edit in enumerate(task.space.edits)
+                if edit in measured
             ]
             for start in range(0, len(todo), _TOGETHER):
                 if time.monotonic() > ends:
@@ -110,7 +120,13 @@ def record(bug: ForeignBug, folder: Path = RECORDED, *, seconds: float = 120.0) 
         given=Evaluation.of(frozenset(), space.source, execution, tests),
         steps=[step for step, passed in kept if passed is not None],
         passed=[tuple(each == "1" for each in passed) for _, passed in kept if passed is not None],
+        effects={space.edits[index]: _effect(fields) for index, fields in known["effects"]},
     )
+
+
+def _effect(fields: dict[str, Any]) -> Effect:
+    same_as = fields["same_as"]
+    return Effect(**{**fields, "same_as": None if same_as is None else tuple(same_as)})
 
 
 def _output(fields: _Fields | None) -> Output | None:

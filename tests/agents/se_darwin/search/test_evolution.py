@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from agents.se_darwin.edits import EditSpace
+from agents.se_darwin.effects import measure_effects
 from agents.se_darwin.features import NUMBERS, Fields
 from agents.se_darwin.sandbox import Sandbox, TestCase
 from agents.se_darwin.search.evolution import Evolution, Outcome
@@ -199,6 +200,38 @@ def solve(items, low):
     evolution = Evolution(task, sandbox, Random(0), policy=Policy(ranker=RandomRanker()))
     run_out(evolution, 60)
     assert evolution.archive.best.source == EditSpace(right, "solve").source
+
+
+def test_edits_that_change_failing_checks_alone_run_first(sandbox: Sandbox) -> None:
+    source = "def larger(a, b):\n    if a < b:\n        return a\n    return b\n"
+    calls = [((1, 2), 2), ((3, 1), 3), ((1, 1), 1), ((-2, -2), -2)]
+    task = RepairTask(
+        name="larger",
+        function="larger",
+        module=None,
+        space=EditSpace(source, "larger"),
+        tests=tuple(TestCase.returning(arguments, value) for arguments, value in calls),
+    )
+    [given] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+    effects = measure_effects(task, sandbox, given, task.space.edits)
+
+    def first_is_likely(seed: int, *, weighs_effects: bool) -> bool:
+        policy = Policy(ranker=RandomRanker(), batch=1, weighs_effects=weighs_effects)
+        [outcome] = Evolution(task, sandbox, Random(seed), policy).run_generation()
+        [effect] = [effects.get(edit) for edit in outcome.step.changed]
+        return effect is not None and effect.failing == 1.0 and effect.passing == 0.0
+
+    assert all(first_is_likely(seed, weighs_effects=True) for seed in range(3))
+    assert not all(first_is_likely(seed, weighs_effects=False) for seed in range(3))
+
+
+def test_effects_do_not_hide_the_parts_of_a_repair(
+    sandbox: Sandbox, two_faults: RepairTask
+) -> None:
+    policy = Policy(weighs_effects=True)
+    evolution = Evolution(two_faults, sandbox, Random(0), policy)
+    run_out(evolution, 1500)
+    assert evolution.archive.best.fixed
 
 
 class DislikesGuards:

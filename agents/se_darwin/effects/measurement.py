@@ -1,0 +1,94 @@
+"""Measure the effects of a program's edits in the sandbox."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.effects.effect import Effect
+from agents.se_darwin.effects.places import Places
+from agents.se_darwin.fork_server.probing import Probe
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.tasks import RepairTask
+from agents.se_darwin.tasks.evaluation import Evaluation
+
+MAX_SECONDS = 6.0
+MAX_PROBES = 8000
+_MOST_LOST = 8  # probes that may end their process
+
+
+def measure_effects(
+    task: RepairTask,
+    sandbox: Sandbox,
+    given: Evaluation,
+    edits: Sequence[Edit],
+    *,
+    seconds: float = MAX_SECONDS,
+) -> dict[Edit, Effect]:
+    """Return the effects of *edits* of the given program, as far as they can be known.
+
+    The program runs its tests once, instrumented; then the old and the new version of each edit's
+    statement run on copies of the variables, in the same process of the sandbox.
+
+    Args:
+        task: The task.
+        sandbox: Sandbox in which it runs.
+        given: Evaluation of the given program.
+        edits: Single edits; those that matter most first, because the time may end.
+        seconds: Time for all of it, apart from the run of the tests.
+
+    Returns:
+        An effect for each edit that was evaluated.
+    """
+    if given.fixed:
+        return {}
+    ends = time.monotonic() + seconds
+    places = Places(task.space)
+    waiting: list[tuple[Edit, Probe]] = []
+    for edit in edits[:MAX_PROBES]:
+        probe = places.probe(edit)
+        if probe is not None:
+            waiting.append((edit, probe))
+        if time.monotonic() > ends - seconds / 2:
+            break
+    effects: dict[Edit, Effect] = {}
+    source, owner = places.instrumented(), task.function.rpartition(".")[0].rpartition(".")[2]
+    for _ in range(_MOST_LOST):
+        left = ends - time.monotonic()
+        if not waiting or left <= 0:
+            break
+        lines = sandbox.probe(
+            source,
+            task.within.suite or task.tests,
+            {
+                "probes": [probe for _, probe in waiting],
+                "passed": list(given.passed),
+                "owner": owner,
+                "seconds": left,
+            },
+            function=task.function,
+            module=task.module,
+            limits=task.limits or sandbox.limits,
+        )
+        if not lines or lines[0][0] != "checks":
+            break
+        for (edit, probe), line in zip(waiting, lines[1:], strict=False):
+            if line[0] == "effect":
+                effects[edit] = _effect(lines[0][1:], line[1:], probe)
+        waiting = waiting[len(lines) :]  # without the one that ended the process
+    return effects
+
+
+def _effect(checks: Sequence[object], fields: Sequence[object], probe: Probe) -> Effect:
+    failing, passing = (max(1, int(str(each))) for each in checks)
+    *counts, digest = fields
+    changed, unbroken, raised, broken = (int(str(each)) for each in counts)
+    same_as = (probe["place"], probe["old"]["text"], digest) if digest else None
+    return Effect(
+        failing=min(1.0, changed / failing),
+        passing=min(1.0, unbroken / passing),
+        raising_failing=min(1.0, raised / failing),
+        raising_passing=min(1.0, broken / passing),
+        same_as=same_as,
+    )

@@ -1,0 +1,339 @@
+"""Evaluate changed statements and conditions in recorded states, without running the tests.
+
+First the given program runs its tests once, and the variables are copied each time that it reaches
+a statement. Then the old and the new version of a statement run on such copies; a version changes
+something if it returns, raises or leaves behind something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, Literal, TypedDict
+
+from .candidate_here import CANDIDATE_FILE, EndlessError
+from .canonical import UncomparableError, canonical
+from .confinement import limit_cpu
+from .given_modules import import_program
+from .suite_runner import SuiteRequest, SuiteRunner
+from .visits import Visit, Visits
+
+MAX_ITEMS = 200
+MAX_CHECKS = 64  # failing ones, and passing ones; of each place as many visits by each sort
+_PROBE_SECONDS, _AGAIN_SECONDS = 0.03, 0.01
+_MOST_SECONDS = 0.5  # of one probe that cannot be interrupted; it ends the process
+_MAX_DEPTH = 8
+_NEXT, _BREAK, _CONTINUE = object(), object(), object()
+_ENDS = {id(_NEXT): "next", id(_BREAK): "break", id(_CONTINUE): "continue"}
+
+SnippetKind = Literal["test", "items", "statements"]
+
+
+class Snippet(TypedDict):
+    """A part of the program.
+
+    *kind* is ``test`` (its value counts as true or false), ``items`` (what a loop runs over) or
+    ``statements``. *stores* are the names that it sets.
+    """
+
+    kind: SnippetKind
+    text: str
+    stores: list[str]
+
+
+class Probe(TypedDict):
+    """What an edit changes at a place.
+
+    *nested*: the place is in an inner function, which sees names that are not its variables.
+    """
+
+    place: int
+    nested: bool
+    old: Snippet
+    new: Snippet
+
+
+class ProbeRequest(TypedDict):
+    """Probes, whether the given program passes each check, and the seconds for all of it."""
+
+    probes: list[Probe]
+    passed: list[bool]
+    owner: str
+    seconds: float
+
+
+_State = tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
+
+
+def evaluate(
+    request: ProbeRequest, visits: Visits, numbers: Sequence[Sequence[int]]
+) -> Iterator[list[object]]:
+    """Yield ``["checks", failing, passing]`` and a line for each probe, as time allows.
+
+    Args:
+        request: The probes.
+        visits: Recorded visits.
+        numbers: Numbers of the visits of each check.
+
+    Yields:
+        First the numbers of failing and of passing checks that reach any place. Then for each
+        probe, in order, ``["effect", failing checks that it changes, passing ones, failing ones in
+        which it raises, passing ones, digest of all results or nothing]``, or ``["unknown"]``.
+    """
+    ends = time.monotonic() + request["seconds"]
+    by_place, reached = _by_place(request["passed"], visits, numbers)
+    yield ["checks", *reached]
+    evaluator = _Evaluator(visits, request["owner"])
+    for probe in request["probes"]:
+        if time.monotonic() > ends:
+            return
+        limit_cpu(_MOST_SECONDS)
+        yield evaluator.compare(probe, by_place[probe["place"]])
+
+
+def record_suite(suite: SuiteRequest, source: str) -> tuple[Visits, list[list[int]]]:
+    """Run *suite* with the instrumented *source*; return visits, and their numbers by check."""
+    visits = Visits()
+    with visits.kept():
+        import_program(suite["module"], source, CANDIDATE_FILE, suite["own_modules"])
+        lines: Any = list(SuiteRunner(suite, visits).run())
+    numbers = {line[0]: line[-1] for line in lines if isinstance(line[0], int)}
+    return visits, [numbers.get(number, []) for number in range(max(numbers, default=-1) + 1)]
+
+
+def record_calls(
+    source: str,
+    function: str,
+    module: str | None,
+    calls: Sequence[tuple[tuple[object, ...], dict[str, object]]],
+) -> tuple[Visits, list[list[int]]]:
+    """Do the same for plain *calls* of *function*, which sees the names of *module*."""
+    visits, numbers = Visits(), []
+    namespace: dict[str, Any] = dict(vars(sys.modules[module])) if module else {"__name__": ""}
+    with visits.kept(), visits.watched():
+        exec(compile(source, CANDIDATE_FILE, "exec", dont_inherit=True), namespace)  # noqa: S102 - in the sandbox
+        for arguments, keywords in calls:
+            visits.grant_time()
+            with suppress(Exception, EndlessError):
+                namespace[function](*arguments, **keywords)
+            numbers.append(sorted(visits.take_covered_lines()))
+    return visits, numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """A visit, and the failing and passing checks that make it."""
+
+    visit: Visit
+    failing: set[int]
+    passing: set[int]
+
+
+def _by_place(
+    passed: Sequence[bool], visits: Visits, numbers: Sequence[Sequence[int]]
+) -> tuple[defaultdict[int, list[_Reached]], tuple[int, int]]:
+    """Visits by place, and the numbers of failing and of passing checks that make any."""
+    found: dict[int, _Reached] = {}
+    counts = [0, 0]
+    for check, (passes, own) in enumerate(zip(passed, numbers, strict=False)):
+        if not own or counts[passes] >= MAX_CHECKS:
+            continue
+        counts[passes] += 1
+        for number in own:
+            if number:
+                each = found.setdefault(number, _Reached(visits.all[number - 1], set(), set()))
+                (each.passing if passes else each.failing).add(check)
+    by_place: defaultdict[int, list[_Reached]] = defaultdict(list)
+    for each in found.values():
+        by_place[each.visit.place].append(each)
+    return by_place, (counts[0], counts[1])
+
+
+class _Evaluator:
+    """Runs snippets on copies of the variables.
+
+    Args:
+        visits: Recorded visits.
+        owner: Name of the class of the function; empty without one.
+    """
+
+    def __init__(self, visits: Visits, owner: str) -> None:
+        self._owner, self._lost = owner, visits.lost
+        self._yielded: list[str] = []
+        self._base = dict(visits.namespace)
+        self._base |= {"__next__": _NEXT, "__break__": _BREAK, "__continue__": _CONTINUE}
+        self._base["__truth__"] = bool
+        self._base["__items__"] = lambda values: list(islice(values, MAX_ITEMS))
+        self._base["__yield__"] = lambda *values: self._yielded.append(_text(values))
+        self._codes: dict[tuple[str, str], CodeType] = {}
+        self._before: dict[tuple[object, ...], _State | None] = {}
+        self._is_running = False
+        signal.signal(signal.SIGVTALRM, self._interrupt)
+
+    def compare(self, probe: Probe, reached: Sequence[_Reached]) -> list[object]:
+        """Compare both versions; see `evaluate`."""
+        signal.setitimer(signal.ITIMER_VIRTUAL, _PROBE_SECONDS, _AGAIN_SECONDS)
+        try:
+            return self._compare(probe, reached)
+        except (Exception, EndlessError):  # not Python, too slow, or a value without text
+            return ["unknown"]
+        finally:
+            self._is_running = False
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+
+    def _compare(self, probe: Probe, reached: Sequence[_Reached]) -> list[object]:
+        old, new = probe["old"], probe["new"]
+        both = frozenset([*old["stores"], *new["stores"]])
+        names = both if new["kind"] == "statements" else None
+        old_code, new_code = self._compiled(old), _compile(new, self._owner)
+        used = _names_in(old_code) | _names_in(new_code)
+        digest = hashlib.blake2b(digest_size=6)
+        changed, raised = (set[int](), set[int]()), (set[int](), set[int]())
+        is_unknown = probe["place"] in self._lost
+        for number, each in enumerate(reached):
+            before = after = None
+            if not used & each.visit.missing:
+                key = probe["place"], number, old["text"], old["kind"], both
+                if key not in self._before:
+                    self._before[key] = self._run(old_code, each.visit, names)
+                before, after = self._before[key], self._run(new_code, each.visit, names)
+            unknown = before is None or after is None
+            if probe["nested"] and after is not None and after[:2] == ("raise", "NameError"):
+                unknown = True
+            if unknown or before is None or after is None:
+                is_unknown = True
+                digest.update(b"?")
+            elif before == after:
+                digest.update(b"-")
+            else:
+                digest.update(repr(after).encode())
+                for index, checks in enumerate((each.failing, each.passing)):
+                    changed[index].update(checks)
+                    if after[0] == "raise" != before[0]:
+                        raised[index].update(checks)
+        if is_unknown and not changed[0]:
+            return ["unknown"]
+        counts = [len(each) for each in (*changed, *raised)]
+        return ["effect", *counts, "" if is_unknown else digest.hexdigest()]
+
+    def _compiled(self, snippet: Snippet) -> CodeType:
+        key = snippet["text"], snippet["kind"]
+        if key not in self._codes:
+            self._codes[key] = _compile(snippet, self._owner)
+        return self._codes[key]
+
+    def _run(self, code: CodeType, visit: Visit, names: frozenset[str] | None) -> _State | None:
+        """Return how *code* ends on a copy, and texts of the variables unless *names* is None.
+
+        None if a variable has no text.
+        """
+        variables = self._base | visit.variables()
+        self._yielded.clear()
+        self._is_running = True
+        try:
+            value = FunctionType(code, variables)()
+        except EndlessError:
+            raise
+        except BaseException as error:  # the exception is what it does
+            end, result = "raise", type(error).__name__
+        else:
+            end, result = _ENDS.get(id(value), ""), ""
+            if not end:
+                end, result = "return", _text(value)
+        texts = []
+        for name in sorted((names | visit.names) if names is not None else ()):
+            value = variables.get(name, _NEXT)
+            if value is not self._base.get(name, _NEXT):
+                texts.append((name, _text(value)))
+        self._is_running = False
+        return end, result, tuple(texts), tuple(self._yielded)
+
+    def _interrupt(self, _: int, frame: FrameType | None) -> None:
+        del frame
+        if self._is_running:
+            self._is_running = False
+            raise EndlessError
+
+
+def _compile(snippet: Snippet, owner: str) -> CodeType:
+    """Compile a function without parameters, whose variables are globals.
+
+    Raises:
+        SyntaxError: It does not compile.
+    """
+    lines = ["def __probe__():"]
+    if snippet["stores"]:
+        lines.append(f"    global {', '.join(snippet['stores'])}")
+    if snippet["kind"] == "test":
+        lines.append(f"    return __truth__({snippet['text']})")
+    elif snippet["kind"] == "items":
+        lines.append(f"    return __items__({snippet['text']})")
+    else:
+        lines.append("    for __once__ in (0,):")
+        lines += [f"        {line}" for line in snippet["text"].split("\n")]
+        lines += ["        return __next__", "    else:", "        return __continue__"]
+        lines.append("    return __break__")
+    if owner:  # so that names with two underscores are those of the class
+        lines = [f"class {owner}:", *(f"    {line}" for line in lines)]
+    made: dict[str, Any] = {}
+    code = compile("\n".join(lines), CANDIDATE_FILE, "exec", dont_inherit=True)
+    exec(code, made)  # noqa: S102 - defines a function, in the sandbox
+    function: FunctionType = vars(made[owner])["__probe__"] if owner else made["__probe__"]
+    return function.__code__
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Names that *code* and the functions in it use."""
+    names = set(code.co_names)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            names |= _names_in(each)
+    return names
+
+
+def _text(value: object, depth: int = 0) -> str:
+    """Return text that is equal for equal values, also of objects: by class and attributes.
+
+    Raises:
+        ValueError: A value has no such text.
+    """
+    if depth > _MAX_DEPTH:
+        raise ValueError("nested too deeply")
+    with suppress(UncomparableError, RecursionError):
+        return canonical(value)
+    kind, deeper = type(value).__name__, depth + 1
+    if isinstance(value, FunctionType | type):
+        return f"{kind} {value.__qualname__}"
+    if isinstance(value, MethodType):
+        return f"{value.__name__} of {_text(value.__self__, deeper)}"
+    if isinstance(value, list | tuple):
+        return f"{kind}[{', '.join(_text(each, deeper) for each in value)}]"
+    if isinstance(value, set | frozenset):
+        return f"{kind}{{{', '.join(sorted(_text(each, deeper) for each in value))}}}"
+    table = value if isinstance(value, dict) else _attributes(value)
+    pairs = [f"{_text(key, deeper)}: {_text(each, deeper)}" for key, each in table.items()]
+    return f"{kind}({', '.join(sorted(pairs))})"
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """Return the attributes of an object.
+
+    Raises:
+        ValueError: It has none, so it may be anything.
+    """
+    found = dict(getattr(value, "__dict__", {}))
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            found[name] = getattr(value, name, None)
+    if not found:
+        raise ValueError(f"a {type(value).__name__} has no text")
+    return found

@@ -1,0 +1,155 @@
+"""Effects measured in the real sandbox."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from agents.se_darwin.edits import Edit, EditSpace
+from agents.se_darwin.effects import Effect, measure_effects
+from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
+from agents.se_darwin.solution.request import EvolutionRequest
+from agents.se_darwin.tasks import RepairTask
+
+pytestmark = pytest.mark.process
+
+LARGER = "def larger(a, b):\n    if a < b:\n        return a\n    return b\n"
+SHELF = """
+NOTHING = object()
+
+
+class Shelf:
+    def __init__(self, items):
+        self.__items = items
+
+    def take(self, index=NOTHING):
+        if index is NOTHING:
+            index = 0
+        if index > len(self.__items):
+            return None
+        return self.__items.pop(index)
+"""
+SHELF_TESTS = """
+from shelf import Shelf
+
+
+def test_take():
+    assert Shelf([1, 2]).take() == 1
+    assert Shelf([1, 2]).take(1) == 2
+    assert Shelf([1, 2]).take(2) is None
+"""
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=5.0)
+
+
+def make_task(code: str, *cases: tuple[tuple[object, ...], object]) -> RepairTask:
+    function = code.partition("def ")[2].partition("(")[0]
+    return RepairTask(
+        name=f"program.{function}",
+        function=function,
+        module=None,
+        space=EditSpace(code, function),
+        tests=tuple(TestCase.returning(arguments, value) for arguments, value in cases),
+        limits=LIMITS,
+    )
+
+
+def measure(
+    task: RepairTask, sandbox: Sandbox, first: tuple[Edit, ...] = (), seconds: float = 6.0
+) -> dict[str, Effect]:
+    [given] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+    edits = [*first, *(each for each in task.space.edits if each not in first)]
+    found = measure_effects(task, sandbox, given, edits, seconds=seconds)
+    return {str(edit).partition(": ")[2]: effect for edit, effect in found.items()}
+
+
+def test_effects_are_shares_of_failing_and_passing_checks(sandbox: Sandbox) -> None:
+    task = make_task(LARGER, ((1, 2), 2), ((3, 1), 3), ((1, 1), 1), ((-2, -2), -2))
+    effects = measure(task, sandbox)
+    repair, useless = effects["comparison Lt -> Gt"], effects["comparison Lt -> LtE"]
+    assert (repair.failing, repair.passing) == (1.0, 0.0)
+    assert (useless.failing, useless.passing) == (0.0, 1.0)
+    assert effects["variable b -> a"].failing in (0.5, 1.0)
+    assert effects["comparison Lt -> Gt"].same_as != effects["comparison Lt -> NotEq"].same_as
+
+
+def test_a_program_that_passes_has_no_effects(sandbox: Sandbox) -> None:
+    assert measure(make_task(LARGER, ((1, 1), 1)), sandbox) == {}
+
+
+def test_methods_see_their_private_names_and_the_identity_of_globals(sandbox: Sandbox) -> None:
+    request = EvolutionRequest(
+        code=SHELF, function="Shelf.take", module="shelf", test_code=SHELF_TESTS
+    )
+    with request.sandbox() as own:
+        effects = measure(request.task(own, 5.0), own)
+    repair = effects["comparison Gt -> GtE"]
+    assert (repair.failing, repair.passing) == (1.0, 0.0)
+    # `index is NOTHING` holds in the first test alone, so it is known what this default does
+    assert effects["constant 0 -> 1"].failing == 0.0
+    assert effects["constant 0 -> 1"].passing == 0.5
+    assert effects["constant 0 -> -1"].same_as != effects["constant 0 -> 1"].same_as
+
+
+def test_an_edit_that_ends_the_process_costs_itself_alone(sandbox: Sandbox) -> None:
+    code = (
+        "def add(n, limit):\n    total = sum(range(10 ** n))\n"
+        "    if total < limit:\n        return 0\n    return total\n"
+    )
+    task = make_task(code, ((1, 45), 0), ((1, 99), 0))
+    [endless] = [
+        each for each in task.space.edits if str(each).endswith("line 2: variable n -> limit")
+    ]
+    began = time.monotonic()
+    effects = measure(task, sandbox, (endless,))
+    assert time.monotonic() - began < 60.0
+    assert "variable n -> limit" not in effects
+    assert (effects["comparison Lt -> LtE"].failing, effects["comparison Lt -> LtE"].passing) == (
+        1.0,
+        0.0,
+    )
+
+
+HOSTILE = {
+    "attributes": "class Odd:\n    def __getattr__(self, name):\n        raise RuntimeError\n",
+    "repr": "class Odd:\n    def __repr__(self):\n        while True:\n            pass\n",
+    "reduce": "class Odd:\n    def __reduce_ex__(self, _):\n        raise SystemExit\n",
+    "equal": "class Odd:\n    def __eq__(self, other):\n        raise KeyboardInterrupt\n",
+    "large": "def Odd():\n    return [0] * 5_000_000\n",
+    "many": "def Odd():\n    return [[str(n)] for n in range(200_000)]\n",
+    "generator": "def Odd():\n    return (n for n in [1, 2])\n",
+    "endless": "def Odd():\n    import itertools\n    return itertools.count()\n",
+    "cycle": "def Odd():\n    it = []\n    it.append(it)\n    return it\n",
+    "deep": "def Odd():\n    it = []\n    for _ in [0] * 9000:\n        it = [it]\n    return it",
+    "exit": "class Odd:\n    def __reduce_ex__(self, _):\n        import os\n        os._exit(0)\n",
+}
+
+
+@pytest.mark.parametrize("odd", HOSTILE)
+def test_odd_variables_cost_their_statements_at_most(sandbox: Sandbox, odd: str) -> None:
+    code = (
+        f"def larger(a, b):\n    odd = Odd()\n    if a < b:\n        return a\n    return b\n\n"
+        f"{HOSTILE[odd]}"
+    )
+    task = make_task(code, ((1, 2), 2), ((3, 1), 3), ((1, 1), 1))
+    began = time.monotonic()
+    comparisons = tuple(each for each in task.space.edits if each.kind == "comparison")
+    effects = measure(task, sandbox, comparisons, 1.0)
+    assert time.monotonic() - began < 60.0
+    repair = effects.get("comparison Lt -> Gt")
+    if odd == "exit":  # the program ends while its variables are copied
+        assert repair is None
+    else:
+        assert repair is not None
+        assert (repair.failing, repair.passing) == (1.0, 0.0)
+
+
+def test_nothing_is_known_where_no_state_could_be_kept(sandbox: Sandbox) -> None:
+    code = LARGER.replace("(a, b):", "(a, b, c, d, e):")
+    small = ["x"] * 3
+    large = ["x" * 9000, "y" * 9000, "z" * 9000]  # together more than a copy may be
+    cases = ((1, 2), 2), ((3, 1), 3), ((1, 1), 1)
+    for more, is_known in ((small, True), (large, False)):
+        task = make_task(code, *(((*arguments, *more), value) for arguments, value in cases))
+        effects = measure(task, sandbox)
+        assert ("comparison Lt -> Gt" in effects) == is_known
