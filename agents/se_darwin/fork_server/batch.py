@@ -151,15 +151,16 @@ class Batch:
     def _probe(self, source: str, probes: ProbeRequest, writer: int) -> None:
         request = self._request
         limit_cpu(request["cpu_seconds"] - probes["seconds"])
-        if request["suite_module"] is None:
-            name, module = request["function"], request["module"]
-            visits, numbers = record_calls(source, name, module, self._tests)
-        else:
-            suite = _read_suite(self._suite_fd)
-            os.close(self._suite_fd)
-            visits, numbers = record_suite(suite, source)
-        for line in evaluate(probes, visits, numbers):
-            write_line(writer, line)
+        with own_state():
+            if request["suite_module"] is None:
+                name, module = request["function"], request["module"]
+                visits, numbers = record_calls(source, name, module, self._tests)
+            else:
+                suite = _read_suite(self._suite_fd)
+                os.close(self._suite_fd)
+                visits, numbers = record_suite(suite, source)
+            for line in evaluate(probes, visits, numbers):
+                write_line(writer, line)
 
     def _call(self, sources: Sequence[str], writer: int) -> None:
         request = self._request
