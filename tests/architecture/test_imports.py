@@ -82,10 +82,12 @@ def test_one_module_reads_the_environment(files: Files, root: Path) -> None:
     }
     sets_one_for_pydantic = "genesis_fp16/cli/program.py"
     of_tests_in_the_sandbox = "agents/se_darwin/fork_server/builtin_fixtures.py"
+    of_a_candidate_in_the_sandbox = "agents/se_darwin/fork_server/private_folder.py"
     assert readers == {
         "genesis_fp16/settings/source.py",
         sets_one_for_pydantic,
         of_tests_in_the_sandbox,
+        of_a_candidate_in_the_sandbox,
     }
 
 

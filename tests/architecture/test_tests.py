@@ -175,7 +175,8 @@ TESTED_BY = {
         "agents/se_darwin/sandbox/test_pytest_suite.py"
     ),
     "agents/se_darwin/fork_server/collector.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
-    "agents/se_darwin/fork_server/fixtures.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
+    "agents/se_darwin/fork_server/log_capture.py": "agents/se_darwin/fork_server/test_fixtures.py",
+    "agents/se_darwin/fork_server/refusal.py": "agents/se_darwin/solution/test_request.py",
     "agents/se_darwin/fork_server/builtin_fixtures.py": (
         "agents/se_darwin/sandbox/test_pytest_suite.py"
     ),
