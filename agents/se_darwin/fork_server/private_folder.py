@@ -51,10 +51,19 @@ def make_folders(count: int) -> list[str]:
 
 
 def use_folder(folder: str) -> None:
-    """Make *folder* the working folder of this process, and that of its temporary files."""
+    """Make *folder* the working folder of this process, and that of its temporary files.
+
+    Nothing may change modes and times of files here, so copies of `shutil` have new ones.
+    """
     os.chdir(folder)
+    vars(shutil).update(copymode=_copy_nothing, copystat=_copy_nothing)
     tempfile.tempdir = folder
     os.environ["TMPDIR"] = folder  # noqa: TID251 - that of the candidate
+
+
+def _copy_nothing(source: object, target: object, *, follow_symlinks: bool = True) -> None:
+    """Stand in for functions of `shutil` that copy modes and times."""
+    del source, target, follow_symlinks
 
 
 def has_folder() -> bool:

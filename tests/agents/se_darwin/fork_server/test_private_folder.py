@@ -119,6 +119,23 @@ def test_a_folder_that_cannot_be_emptied_is_given_to_nobody(files: Sandbox) -> N
     assert files.restarts > before
 
 
+def test_files_can_be_copied_and_moved(files: Sandbox) -> None:
+    source = program(
+        """
+        import shutil
+        os.makedirs("a/b")
+        with open("a/b/c", "w") as file:
+            file.write("x")
+        shutil.copy("a/b/c", "d")
+        shutil.copy2("d", "e")
+        shutil.copytree("a", "f")
+        shutil.move("f/b", "g")
+        return "".join(open(name).read() for name in ("d", "e", "g/c")).count("x") - 3
+        """
+    )
+    assert outcomes(files.run([source], [CASE], function="solve")) == ["0"]
+
+
 def test_without_it_no_file_can_be_opened(sandbox: Sandbox) -> None:
     assert sandbox.layers["files"] == "not asked for"
     sources = [program(f"open('{name}', 'w')\nreturn 0") for name in ("x", "/tmp/x")]
