@@ -32,11 +32,13 @@ from typing import Any, NoReturn
 
 import psutil
 
+from genesis_fp16.worker.collector_pause import collector_paused
+
 MODULES = (
     "agents.se_darwin_agent",
     "alembic.command",
     "alembic.script",
-    "genesis_fp16.cli",
+    "genesis_fp16.cli.app",
     "genesis_fp16.daemon.daemon",
     "genesis_fp16.plugins.probe.messages",
     "genesis_fp16.worker.attempt_process",
@@ -92,8 +94,9 @@ _FIRST_HIGH_DESCRIPTOR = 200
 def preload() -> None:
     """Import what daemons and workers need; call it once, before `fork_daemon`."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    for module in MODULES:
-        importlib.import_module(module)
+    with collector_paused():
+        for module in MODULES:
+            importlib.import_module(module)
 
 
 def run_program() -> NoReturn:
@@ -107,7 +110,7 @@ def run_program() -> NoReturn:
 
 def start_server() -> None:
     """Start the process from which `ForkedPopen` and test workers are forked, unless it runs."""
-    _CONTEXT.set_forkserver_preload([*MODULES, *OF_POLICIES, __name__])  # those that are installed
+    _CONTEXT.set_forkserver_preload(["tests.server_of_forks"])
     multiprocessing.forkserver.ensure_running()
 
 
@@ -196,6 +199,10 @@ class _Base:
         theirs.close()
         self._requests = ours
 
+    def forget(self) -> None:
+        """Never close the descriptor: in a process that was forked its number may be another's."""
+        self._requests.detach()
+
     def spawn(self, request: Mapping[str, object], descriptors: Mapping[int, int]) -> int:
         """Fork a process that has *descriptors* (theirs -> ours); return its pid."""
         with self._lock:
@@ -262,6 +269,9 @@ def _become(
     descriptors: Mapping[int, int],
 ) -> None:
     """Take on another program's arguments, environment, folder and *descriptors*, and no other."""
+    if ForkedPopen.base is not None:  # of the process that this one was forked from
+        ForkedPopen.base.forget()
+        ForkedPopen.base = None
     high = {}
     for number, (theirs, ours) in enumerate(descriptors.items()):
         high[theirs] = _FIRST_HIGH_DESCRIPTOR + number

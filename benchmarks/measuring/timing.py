@@ -32,6 +32,7 @@ def interleave(
     order = list(blocks)
     generator = torch.Generator().manual_seed(seed)
     costs = []
+    frozen_before = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()  # makes the collection before each round short
     try:
@@ -40,7 +41,8 @@ def interleave(
             shuffled = torch.randperm(len(order), generator=generator).tolist()
             costs.append({order[i]: blocks[order[i]]() for i in shuffled})
     finally:
-        gc.unfreeze()
+        if not frozen_before:  # unfreezing knows all or nothing
+            gc.unfreeze()
     return costs
 
 
