@@ -11,6 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
 
+# Four workers, of some 1 GB each: some wait while others compute. Six took longer on two cores.
 test: $(STAMP)  ## The whole test suite on two cores; PYTEST_FLAGS reach pytest
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
