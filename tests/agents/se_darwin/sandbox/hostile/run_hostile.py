@@ -76,14 +76,13 @@ def main() -> None:
 
 
 def left_behind() -> list[str]:
-    """Command lines of living descendants; one that was killed is given time to end."""
-    left, dying = [], []
+    """Command lines of living descendants; one that was killed is given seconds to end."""
+    lines = {}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             if process.status() != psutil.STATUS_ZOMBIE:
-                line = " ".join(process.cmdline())
-                left.append(line) if line else dying.append(process)  # no memory left: it ends
-    return left + [str(process) for process in psutil.wait_procs(dying, timeout=30)[1]]
+                lines[process] = " ".join(process.cmdline()) or str(process)
+    return [lines[process] for process in psutil.wait_procs([*lines], timeout=10)[1]]
 
 
 if __name__ == "__main__":
