@@ -35,7 +35,8 @@ class Certainty(TypedDict):
 
     ``level`` is one of `Level`, ``summary`` gives its reasons, and ``question`` is what a
     person can answer by an assert in the tests; it is empty if no input was found on which
-    repairs differ, or on which the repair returns None and no call of the tests does.
+    repairs differ, or on which the repair returns None and no call of the tests does. ``call`` is
+    the call that it is about.
     ``checks`` counts the checks, ``failed_before`` those that the program as given failed,
     ``edits`` those of the repair, ``candidates`` those that were run to find other repairs,
     ``repairs`` those found, the chosen one included, ``behaviours`` their groups that do the
@@ -49,6 +50,7 @@ class Certainty(TypedDict):
     level: Level
     summary: str
     question: str
+    call: str
     checks: int
     failed_before: int
     edits: int
@@ -84,6 +86,7 @@ def describe_certainty(
         level=_level(assessment, 1 + len(groups)),
         summary=_summary(assessment, 1 + len(groups)),
         question=_question(assessment, describer),
+        call=_asked_call(assessment),
         checks=len(chosen.repair.passed),
         failed_before=assessment.root.passed.count(False),
         edits=len(chosen.repair.edits),
@@ -171,6 +174,14 @@ def _question(assessment: Assessment, describer: EditDescriber) -> str:
         f"{question.call} {question.ours} with this repair, and {question.theirs} with another one "
         f"({other}). Which is right? Add an assert to the tests."
     )
+
+
+def _asked_call(assessment: Assessment) -> str:
+    if assessment.contradicted:
+        return assessment.contradicted[0]
+    if assessment.question is not None:
+        return assessment.question.call
+    return assessment.without_result or ""
 
 
 def _other(

@@ -63,6 +63,7 @@ def _measure(options: argparse.Namespace, source: str, ranker: RankerName, outpu
         max_seconds=options.seconds,
         max_evaluations=options.max_evaluations,
         seed=options.seed,
+        answers=options.answers,
     )
     measure(bugs, conditions, output, jobs=options.jobs, log=_log)
 
@@ -151,6 +152,12 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--seconds", type=float, default=60.0, help="of each search")
         command.add_argument("--max-evaluations", type=int, default=1000, help="of each search")
         command.add_argument("--seed", type=int, default=0, help="of each search")
+        command.add_argument(
+            "--answers",
+            type=int,
+            default=0,
+            help="most questions about a repair that the right program answers, as a test each",
+        )
         command.add_argument("--jobs", type=int, default=2, help="bugs at the same time")
     make = commands.add_parser("build", help="build the bugs of the manifests from clones")
     make.add_argument("--clones", type=Path, required=True, help="folder; missing ones are cloned")

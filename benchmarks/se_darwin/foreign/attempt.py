@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from agents.se_darwin_agent import SEDarwinAgent
+from benchmarks.se_darwin.foreign.answering import answer
 from benchmarks.se_darwin.foreign.bug import MODULE, ForeignBug
 from benchmarks.se_darwin.foreign.trial import passed_checks
 from infrastructure.world_model import WorldModel
@@ -32,6 +33,8 @@ class Conditions(BaseModel):
         max_seconds: Seconds after which the search ends.
         max_evaluations: Candidates that the search may run.
         seed: Seed of the search.
+        answers: Most questions about the repair that the right program answers: each answer becomes
+            a visible test, and another search begins.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,6 +43,7 @@ class Conditions(BaseModel):
     max_seconds: float = 60.0
     max_evaluations: int = 1000
     seed: int = 0
+    answers: int = 0
 
 
 class AttemptRequest(BaseModel):
@@ -75,6 +79,7 @@ class AttemptRecord(BaseModel):
         left_out: Why a test was not run, for each such test.
         certainty: What the agent says about how sure the repair is; None if it says nothing.
         error: Why nothing was tried; empty if the search ran.
+        answered: The attempt with an answer to the question of this one; None without.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -96,6 +101,7 @@ class AttemptRecord(BaseModel):
     left_out: list[str] = []
     certainty: JsonValue = None
     error: str = ""
+    answered: AttemptRecord | None = None
 
     @classmethod
     def failed(cls, request: AttemptRequest, error: str) -> AttemptRecord:
@@ -122,6 +128,21 @@ def attempt(request: AttemptRequest) -> AttemptRecord:
     refuses give a record with an ``error``.
     """
     bug, conditions = ForeignBug(**request.bug), request.conditions
+    first = record = _repair(request, bug)
+    for number in range(1, conditions.answers + 1):
+        call = record.certainty.get("call") if isinstance(record.certainty, dict) else None
+        test = answer(bug, str(call), number) if record.repaired and call else ""
+        if not test:
+            break
+        bug = replace(bug, test_code=f"{bug.test_code}\n\n{test}")
+        record.answered = _repair(request, bug)
+        record = record.answered
+    return first
+
+
+def _repair(request: AttemptRequest, bug: ForeignBug) -> AttemptRecord:
+    """Repair *bug*, that of *request* with further visible tests."""
+    conditions = request.conditions
     context: dict[str, object] = {
         "code": bug.code,
         "function": bug.function,

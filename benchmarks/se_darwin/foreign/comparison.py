@@ -46,6 +46,7 @@ def compare(records: Sequence[AttemptRecord], within: int | None = None) -> str:
         f"Budget of a bug: {seconds:g} s and {evaluations} executions.",
         "",
         *_repairs(by_ranker),
+        *_answers(by_ranker),
         *_executions(by_ranker),
         *_over_seeds(by_ranker),
         *_losses(by_ranker),
@@ -66,10 +67,11 @@ def _cut(record: AttemptRecord, within: int) -> AttemptRecord:
             f"executions, not {within}"
         )
     update: dict[str, object] = {
-        "conditions": conditions.model_copy(update={"max_evaluations": within})
+        "conditions": conditions.model_copy(update={"max_evaluations": within}),
+        "answered": record.answered and _cut(record.answered, within),
     }
     if record.executions > within:
-        update |= {"executions": within, "repaired": False, "right": False}
+        update |= {"executions": within, "repaired": False, "right": False, "answered": None}
     return record.model_copy(update=update)
 
 
@@ -110,6 +112,37 @@ def _repairs(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
                 f"| {sum(bool(record.error) for record in chosen)} "
                 f"| {sum(record.seconds for record in chosen):.0f} |"
             )
+
+
+def _answers(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
+    """Compare the first searches with the last ones, if questions were answered."""
+    records = [record for attempts in by_ranker.values() for record in attempts.values()]
+    if not any(record.answered for record in records):
+        return
+    yield ""
+    yield (
+        "| source | ranker | bugs with an answer | of these right before | after "
+        "| of all repaired | right | right of repaired |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    for ranker, attempts in sorted(by_ranker.items()):
+        for source in _sources(attempts):
+            chosen = [*_of(attempts, source).values()]
+            asked = [record for record in chosen if record.answered]
+            last = [_last(record) for record in chosen]
+            repaired, right = (sum(r.repaired for r in last), sum(r.right for r in last))
+            yield (
+                f"| {source} | {ranker} | {len(asked)} | {sum(record.right for record in asked)} "
+                f"| {sum(_last(record).right for record in asked)} "
+                f"| {_share(repaired, len(chosen))} | {_share(right, len(chosen))} "
+                f"| {_share(right, repaired)} |"
+            )
+
+
+def _last(record: AttemptRecord) -> AttemptRecord:
+    while record.answered:
+        record = record.answered
+    return record
 
 
 def _share(part: int, whole: int) -> str:

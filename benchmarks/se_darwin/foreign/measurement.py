@@ -70,7 +70,7 @@ def measure(
 
 def _attempt(bug: ForeignBug, conditions: Conditions) -> AttemptRecord:
     request = request_attempt(bug, conditions)
-    seconds = conditions.max_seconds + _GRACE_SECONDS
+    seconds = (1 + conditions.answers) * (conditions.max_seconds + _GRACE_SECONDS)
     try:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.se_darwin.foreign.attempt"],
@@ -118,4 +118,5 @@ def _line(record: AttemptRecord) -> str:
     if record.error:
         return f"{record.name}: error: {record.error}"
     how = "right" if record.right else "repaired, wrong" if record.repaired else "not repaired"
-    return f"{record.name}: {how}, {record.executions} executions, {record.seconds:.1f} s"
+    line = f"{record.name}: {how}, {record.executions} executions, {record.seconds:.1f} s"
+    return f"{line}; answered: {_line(record.answered)}" if record.answered else line

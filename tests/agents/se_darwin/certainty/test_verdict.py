@@ -83,7 +83,7 @@ def test_a_single_repair_is_well_supported(describe: Callable[..., Certainty]) -
     assert certainty["summary"] == (
         "1 of 3 checks failed before; 1 edit; no other repair among 20 further candidates"
     )
-    assert (certainty["question"], certainty["others"]) == ("", [])
+    assert (certainty["question"], certainty["call"], certainty["others"]) == ("", "", [])
 
 
 def test_a_repair_against_the_docstring_is_weakly_supported(
@@ -93,6 +93,7 @@ def test_a_repair_against_the_docstring_is_weakly_supported(
     assert certainty["level"] == "weakly supported"
     assert "contradicts 1 of the 2 examples in the docstring" in certainty["summary"]
     assert "The docstring shows another result of solve(7)" in certainty["question"]
+    assert certainty["call"] == "solve(7)"
 
 
 def test_repairs_that_differ_leave_a_question(describe: Callable[..., Certainty]) -> None:
@@ -105,6 +106,7 @@ def test_repairs_that_differ_leave_a_question(describe: Callable[..., Certainty]
         "solve(1) returns 2 with this repair, and returns 3 with another one (line 2: "
     )
     assert certainty["question"].endswith("Which is right? Add an assert to the tests.")
+    assert certainty["call"] == "solve(1)"
     [other] = certainty["others"]
     assert other["differs"] == 1
     assert (certainty["repairs"], certainty["behaviours"]) == (3, 2)

@@ -41,6 +41,24 @@ def test_a_bug_without_a_repair_counts_the_full_budget() -> None:
     assert "| students | shipped model | 2 | 2 (100 %) | 1 (50 %) | 1 (50 %) | 0 | 0 |" in report
 
 
+def test_what_answers_change_has_its_own_table() -> None:
+    wrong, right = (
+        _record("model", "a", executions=40, repaired=True, right=right) for right in (False, True)
+    )
+    other = _record("model", "b", executions=50, repaired=True)
+    assert "answer" not in compare([wrong, other])
+
+    records = [wrong.model_copy(update={"answered": right}), other]
+    assert "| shipped model | 1 | 0 | 1 | 2 (100 %) | 1 (50 %) | 1 (50 %) |" in compare(records)
+    assert "| shipped model | 2 | 2 (100 %) | 0 (0 %) | 0 (0 %) | 0 | 0 |" in compare(records)
+    assert "answer" not in compare(records, within=30)
+
+    late = records[0].model_copy(update={"answered": right.model_copy(update={"executions": 60})})
+    assert "| shipped model | 1 | 0 | 0 | 1 (50 %) | 0 (0 %) | 0 (0 %) |" in compare(
+        [late, other], 50
+    )
+
+
 def test_attempts_with_several_seeds_are_compared_by_their_means() -> None:
     records = [
         _record("suspicion", "a", executions=40, repaired=True),
