@@ -110,6 +110,7 @@ def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
         """,
     )
     until(lambda: "hangs" in watch.slow_probes)
+    until(lambda: known_agents(settings, only="good")[0].state == "ready")
     answer = CliRunner().invoke(app, ["agents", "--rescan", "--json"])
     assert answer.exit_code == os.EX_TEMPFAIL
     assert "the daemon is still probing agents" in answer.stderr
