@@ -32,7 +32,8 @@ class StackableLoss:
             ``[F]``. A fleet tries it on random numbers and uses it where it gives the same bits.
         derivative: Function of the same stacks and of weights ``[F]`` to the losses ``[F]`` and
             the gradient of the weighted losses, for an output that is one tensor. It may write to
-            the memory of the stacks. None to let autograd find it.
+            the memory of the targets, but not to the output, which the model's derivative may
+            read. None to let autograd find it.
     """
 
     alone: Callable[[Any, Mapping[str, Tensor]], Tensor]
@@ -119,7 +120,7 @@ def stacked_loss(
     """Compute *pending* losses, which have one signature, together.
 
     Args:
-        raw_F: Raw outputs, a stack without gradient; see `Outputs`. It may be written over.
+        raw_F: Raw outputs, a stack without gradient; see `Outputs`.
         structure: Function from raw outputs to those of the models.
         weight_F: Loss scales, float32.
         memory: Stacks of targets by name, which the next call writes over; empty before the first.
@@ -159,7 +160,7 @@ def stacked_loss_agrees(pending: Sequence[PendingLoss], outputs: Outputs) -> boo
     raw = torch.randn(like.shape, generator=generator, device=like.device)
     weights = torch.randn(len(like), generator=generator, device=like.device)
     try:
-        loss_F, gradient_F = stacked_loss(pending, raw.clone(), structure, weights, {})
+        loss_F, gradient_F = stacked_loss(pending, raw, structure, weights, {})
         for i, each in enumerate(pending):
             leaf = raw[i].clone().requires_grad_()
             loss = each.loss.alone(structure(leaf), each.targets)
@@ -191,8 +192,11 @@ def _squared_error_derivative(
     output_F: Tensor, targets: Mapping[str, Tensor], weight_F: Tensor
 ) -> tuple[Tensor, Tensor]:
     """``2 / n * (output - target) * weight``, rounded as by torch's ``mse_loss_backward``."""
-    error_F = output_F.sub_(targets[""])
-    loss_F = mean_of_each(torch.mul(error_F, error_F, out=targets[""]))
+    target_F = targets[""]
+    if target_F.shape != output_F.shape:
+        raise ValueError(f"targets {list(target_F.shape)} of outputs {list(output_F.shape)}")
+    error_F = torch.sub(output_F, target_F, out=target_F)
+    loss_F = mean_of_each(error_F.square())
     weight_F = weight_F.view(-1, *[1] * (output_F.dim() - 1))
     return loss_F, error_F.mul_(2.0 / output_F[0].numel()).mul_(weight_F)
 

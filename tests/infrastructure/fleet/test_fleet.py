@@ -104,6 +104,26 @@ def test_plain_steps_are_stacked_and_equal(width: int) -> None:
     assert {b - a for a, b in pairwise(places)} == {4 * 16 * width}  # one stack
 
 
+@pytest.mark.parametrize("last", [nn.Tanh, nn.Sigmoid, nn.ReLU, nn.SiLU])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_model_that_ends_with_an_activation_has_the_bits_of_its_own(
+    last: type[nn.Module], dropout: float
+) -> None:
+    """Its derivative may read the output, which the loss must not have written over."""
+    widths = [16, 32, 16]
+
+    def build() -> nn.Module:
+        return nn.Sequential(*perceptron(widths, nn.SiLU, dropout), last())
+
+    twins = Twins(build)
+    for i in range(2):
+        twins.join(f"m{i}", seed=i, precision="fp32")
+    for step in range(3):
+        twins.step({f"m{i}": batch(10 * step + i, 32, widths) for i in range(2)})
+    assert dict(twins.fleet.alone) == {}
+    twins.check()
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_a_poisoned_member_touches_no_other(precision: str) -> None:
     twins = two(precision=precision)
