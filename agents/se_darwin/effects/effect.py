@@ -30,6 +30,7 @@ class Effect:
         passing: Share of the passing checks.
         raising_failing: Share of the failing checks in which it raises, and did not before.
         raising_passing: Share of the passing checks.
+        is_reached: Whether a failing check reaches its place.
         same_as: Equal for edits of one place that do the same in all recorded states; None if that
             is not known.
     """
@@ -38,6 +39,7 @@ class Effect:
     passing: float
     raising_failing: float = 0.0
     raising_passing: float = 0.0
+    is_reached: bool = True
     same_as: tuple[object, ...] | None = None
 
     @property

@@ -26,7 +26,7 @@ def measure_effects(
     *,
     seconds: float = MAX_SECONDS,
 ) -> dict[Edit, Effect]:
-    """Return the effects of *edits* of the given program, as far as they can be known.
+    """Return the effects of further *edits* of a program, as far as they can be known.
 
     The program runs its tests once, instrumented; then the old and the new version of each edit's
     statement run on copies of the variables, in the same process of the sandbox.
@@ -34,8 +34,9 @@ def measure_effects(
     Args:
         task: The task.
         sandbox: Sandbox in which it runs.
-        given: Evaluation of the given program.
-        edits: Single edits; those that matter most first, because the time may end.
+        given: Evaluation of the program; it may have edits already.
+        edits: Edits that go with those of *given*, each to be added alone; those that matter most
+            first, because the time may end.
         seconds: Time for all of it, apart from the run of the tests.
 
     Returns:
@@ -44,10 +45,10 @@ def measure_effects(
     if given.fixed:
         return {}
     ends = time.monotonic() + seconds
-    places = Places(task.space)
+    places = Places(given.source, task.function)
     waiting: list[tuple[Edit, Probe]] = []
     for edit in edits[:MAX_PROBES]:
-        probe = places.probe(edit)
+        probe = places.probe(task.space.program(given.edits | {edit}))
         if probe is not None:
             waiting.append((edit, probe))
         if time.monotonic() > ends - seconds / 2:
@@ -83,12 +84,13 @@ def measure_effects(
 def _effect(checks: Sequence[object], fields: Sequence[object], probe: Probe) -> Effect:
     failing, passing = (max(1, int(str(each))) for each in checks)
     *counts, digest = fields
-    changed, unbroken, raised, broken = (int(str(each)) for each in counts)
+    reached, changed, unbroken, raised, broken = (int(str(each)) for each in counts)
     same_as = (probe["place"], probe["old"]["text"], digest) if digest else None
     return Effect(
         failing=min(1.0, changed / failing),
         passing=min(1.0, unbroken / passing),
         raising_failing=min(1.0, raised / failing),
         raising_passing=min(1.0, broken / passing),
+        is_reached=reached > 0,
         same_as=same_as,
     )

@@ -1,214 +1,119 @@
-"""Places of a function at which the variables are copied, and the probes of its edits."""
+"""Places of a function at which the variables are copied, and the probes of its variants."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import dedent
 
-from agents.se_darwin.edits import Edit, EditSpace
-from agents.se_darwin.edits.edit import BLOCKS, Assignment, Block, read, write
-from agents.se_darwin.edits.edit_space import definition_of, flattened
+from agents.se_darwin.edits.edit import BLOCKS
+from agents.se_darwin.edits.edit_space import definition_of
 from agents.se_darwin.fork_server.probing import Probe, Snippet, SnippetKind
 from agents.se_darwin.fork_server.visits import VISIT_NAME
 
-_HEADS = {ast.If: "test", ast.While: "test", ast.For: "iter"}
 _LOOPS = (ast.For, ast.While, ast.With)
 _LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
 @dataclass(frozen=True, slots=True)
-class _Position:
-    """A statement in a block."""
+class _Block:
+    """Statements of one block; their lines, from 0, start at *starts* and stop before *stops*."""
 
-    owner: ast.AST
-    role: str
-    index: int
-    statement: ast.stmt
-
-    @property
-    def block(self) -> list[ast.stmt]:
-        found: list[ast.stmt] = getattr(self.owner, self.role)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Region:
-    """Statements of a block that an edit changes: those from *first* on, up to *last*."""
-
-    owner: ast.AST
-    role: str
-    first: int
-    last: int
-    head: str  # the field of the only statement that is changed, if it is a condition or the like
+    statements: list[ast.stmt]
+    starts: list[int]
+    stops: list[int]
+    is_elif: bool
 
 
 class Places:
     """Numbers the places of a function: before each statement, in the heads of loops, after blocks.
 
     Args:
-        space: The program and its edits.
+        source: Source of a program in normal form.
+        function: Name of the function, or ``Class.method``.
     """
 
-    def __init__(self, space: EditSpace) -> None:
-        self._space = space
-        self._numbers = {id(node): 3 * number for number, node in enumerate(space.nodes)}
-        self._parents = {
-            id(child): (node, role, index)
-            for node in space.nodes
-            for role, index, child in _children(node)
+    def __init__(self, source: str, function: str) -> None:
+        self._source, self._function = source, function
+        self._lines = source.split("\n")
+        definition = definition_of(ast.parse(source), function)
+        nodes = tuple(ast.walk(definition))
+        self._numbers = {id(node): 3 * number for number, node in enumerate(nodes)}
+        self._nested = {
+            id(inner)
+            for node in nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node is not definition
+            for inner in ast.walk(node)
         }
+        self._blocks = [_block(node, role, self._lines) for node, role in _blocks_of(nodes)]
+        self._blocks.sort(key=lambda block: block.stops[-1] - block.starts[0])
 
     def instrumented(self) -> str:
         """Return the program with a call of the builtin `VISIT_NAME` at each place."""
-        tree = ast.parse(self._space.source)
-        nodes = tuple(ast.walk(definition_of(tree, self._space.function)))
+        tree = ast.parse(self._source)
+        nodes = tuple(ast.walk(definition_of(tree, self._function)))
         numbers = {id(node): 3 * number for number, node in enumerate(nodes)}
-        for node in nodes:
-            if isinstance(node, ast.ClassDef):
-                continue
-            for role in BLOCKS:
-                block = getattr(node, role, None)
-                if isinstance(block, list):
-                    setattr(node, role, list(_with_visits(block, numbers)))
+        for node, role in _blocks_of(nodes):
+            setattr(node, role, list(_with_visits(getattr(node, role), numbers)))
         return ast.unparse(ast.fix_missing_locations(tree))
 
-    def probe(self, edit: Edit) -> Probe | None:
-        """Return what *edit* changes at its place; None if that cannot be evaluated by itself."""
-        assignments = edit.assign()
-        region = self._region(assignments)
-        if region is None:
-            return None
-        block: list[ast.stmt] = list(getattr(region.owner, region.role))
-        before = block[region.first : region.last + 1]
-        old_texts = [] if region.head else _texts(before)
-        head = getattr(before[0], region.head) if region.head else None
-        old_head = ast.unparse(head) if head is not None else ""
-        undone: list[Assignment] = []
-        try:
-            undone += [(slot, read(slot)) for slot, _ in assignments]
-            for slot, value in assignments:
-                write(slot, value)
-            if any(isinstance(value, Block) for _, value in assignments):
-                for slot, flat in flattened(self._space.definition):
-                    undone.append((slot, read(slot)))
-                    write(slot, flat)
-            if region.head:
-                return self._head_probe(before[0], region.head, old_head, head)
-            now: list[ast.stmt] = getattr(region.owner, region.role)
-            count = len(now) - (len(block) - region.last - 1)
-            return self._block_probe(block, region.first, old_texts, now[region.first : count])
-        finally:
-            for slot, value in reversed(undone):
-                write(slot, value)
+    def probe(self, variant: str) -> Probe | None:
+        """Return the smallest part that *variant* changes, a program with one more edit.
 
-    def _head_probe(
-        self, statement: ast.stmt, head: str, old_text: str, old: ast.AST | None
-    ) -> Probe | None:
-        new = getattr(statement, head)
-        place = self._numbers[id(statement)] + isinstance(statement, ast.While)
-        kind: SnippetKind = "items" if head == "iter" else "test"
-        return self._probe(
-            place,
-            statement,
-            {"kind": kind, "text": old_text, "stores": _stores([old] if old else [])},
-            {"kind": kind, "text": ast.unparse(new), "stores": _stores([new])},
-        )
-
-    def _block_probe(
-        self,
-        block: Sequence[ast.stmt],
-        first: int,
-        old_texts: Sequence[str],
-        now: Sequence[ast.stmt],
-    ) -> Probe | None:
-        """Compare the statements that differ; one that gets a condition runs or not."""
-        texts = _texts(now)
-        start, both = 0, min(len(texts), len(old_texts))
-        while start < both and texts[start] == old_texts[start]:
-            start += 1
-        end = 0
-        while end < both - start and texts[-1 - end] == old_texts[-1 - end]:
-            end += 1
-        old_texts, count = old_texts[start : len(old_texts) - end], len(texts) - end
-        new, texts = now[start:count], texts[start:count]
-        position = first + start
-        if position < len(block):
-            statement, place = block[position], self._numbers[id(block[position])]
-        else:
-            statement, place = block[-1], self._numbers[id(block[-1])] + 2
-        only = new[0] if len(new) == 1 else None
-        body = only.body if isinstance(only, ast.If) and not only.orelse else []
-        if isinstance(only, ast.If) and body and _texts(body) == list(old_texts):
-            return self._probe(
-                place,
-                statement,
-                {"kind": "test", "text": "True", "stores": []},
-                {"kind": "test", "text": ast.unparse(only.test), "stores": _stores([only.test])},
-            )
-        old = block[position : position + len(old_texts)]
-        if any(isinstance(node, _LOOPS) for each in (*old, *new) for node in ast.walk(each)):
-            return None  # to run a loop would be to run the candidate
-        return self._probe(place, statement, _statements(old_texts), _statements(texts))
-
-    def _probe(self, place: int, statement: ast.AST, old: Snippet, new: Snippet) -> Probe | None:
-        texts = old["text"] + new["text"]
-        if old == new or "super()" in texts or "nonlocal " in texts:
-            return None
-        return {"place": place, "nested": self._is_nested(statement), "old": old, "new": new}
-
-    def _region(self, assignments: Iterable[Assignment]) -> _Region | None:
-        """Return the statements of one block that contain all that is changed."""
-        paths: list[list[_Position]] = []
-        heads: set[str] = set()
-        for (owner, role, index), _ in assignments:
-            held = read((owner, role, index))
-            is_statement = role in BLOCKS and index is not None and isinstance(held, ast.stmt)
-            path = self._path(held if is_statement and isinstance(held, ast.AST) else owner)
-            if not path:
-                return None
-            heads.add("" if is_statement else self._head(owner, role, path[0].statement))
-            paths.append(path)
-        for each in paths[0] if paths else ():
-            same = [
-                next((p for p in path if p.owner is each.owner and p.role == each.role), None)
-                for path in paths
-            ]
-            found = [position for position in same if position is not None]
-            if len(found) < len(paths):
+        None if that cannot be evaluated by itself.
+        """
+        old, new = self._lines, variant.split("\n")
+        both = min(len(old), len(new))
+        start = next((i for i in range(both) if old[i] != new[i]), both)
+        both -= start
+        end = next((i for i in range(both) if old[-1 - i] != new[-1 - i]), both)
+        stop, longer = len(old) - end, len(new) - len(old)
+        for block in self._blocks:
+            if not block.starts[0] <= start <= stop <= block.stops[-1]:
                 continue
-            first, last = min(p.index for p in found), max(p.index for p in found)
-            statement = each.block[first]
-            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                return None
-            is_inner = first == last and all(path[0].statement is statement for path in paths)
-            [head] = heads if is_inner and len(heads) == 1 else [""]
-            head = head if _HEADS.get(type(statement)) == head else ""
-            return _Region(each.owner, each.role, first, last, head)
+            last = sum(each < stop for each in block.starts)
+            after = sum(each <= start for each in block.stops)
+            for first in range(after, max(-1, after - 2), -1):  # what is new may join an `if`
+                low, high = start, stop
+                if first < last:
+                    low, high = min(start, block.starts[first]), max(stop, block.stops[last - 1])
+                now = _parsed(new[low : high + longer], block)
+                if now is not None:
+                    is_head = (low, low + 1, longer) == (start, stop, 0)
+                    return self._compare(block, first, last, now, is_head=is_head)
         return None
 
-    def _path(self, node: ast.AST) -> list[_Position]:
-        """Return the statements around *node*, and itself, innermost first."""
-        found = []
-        while id(node) in self._parents:
-            owner, role, index = self._parents[id(node)]
-            if isinstance(node, ast.stmt) and role in BLOCKS and index is not None:
-                found.append(_Position(owner, role, index, node))
-            node = owner
-        return found
+    def _compare(
+        self, block: _Block, first: int, last: int, now: list[ast.stmt], *, is_head: bool
+    ) -> Probe | None:
+        """Compare the statements from *first* up to *last* of *block* with those that are *now*.
 
-    def _head(self, owner: ast.AST, role: str, statement: ast.stmt) -> str:
-        """Return the field of *statement* that contains *role* of *owner*."""
-        while owner is not statement:
-            owner, role, _ = self._parents[id(owner)]
-        return role
-
-    def _is_nested(self, node: ast.AST) -> bool:
-        while id(node) in self._parents:
-            node, _, _ = self._parents[id(node)]
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                return node is not self._space.definition
-        return False
+        With *is_head* only their first line differs.
+        """
+        old = block.statements[first:last]
+        texts, new_texts = _texts(old), _texts(now)
+        while texts and new_texts and texts[-1] == new_texts[-1]:
+            old, now = old[:-1], now[:-1]
+            texts.pop()
+            new_texts.pop()
+        if first < len(block.statements):
+            statement, place = block.statements[first], 0
+        else:
+            statement, place = block.statements[-1], 2
+        place += self._numbers[id(statement)]
+        is_nested = id(statement) in self._nested
+        heads = _heads(old[0], now[0]) if is_head and len(old) == len(now) == 1 else None
+        if heads is not None:
+            place += isinstance(statement, ast.While)
+            return _probe(place, is_nested, *heads)
+        only = now[0] if len(now) == 1 else None
+        if isinstance(only, ast.If) and not only.orelse and old and _texts(only.body) == texts:
+            always: Snippet = {"kind": "test", "text": "True", "stores": []}
+            return _probe(place, is_nested, always, _expression("test", only.test))
+        if any(isinstance(node, _LOOPS) for each in (*old, *now) for node in ast.walk(each)):
+            return None  # to run a loop would be to run the candidate
+        return _probe(place, is_nested, _statements(texts), _statements(new_texts))
 
 
 class _Yields(ast.NodeTransformer):
@@ -231,6 +136,70 @@ def _texts(nodes: Iterable[ast.AST]) -> list[str]:
     return [ast.unparse(each) for each in nodes]
 
 
+def _blocks_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
+    """Yield the owner and the role of each block of statements that belongs to the function."""
+    for node in nodes:
+        for role in () if isinstance(node, ast.ClassDef) else BLOCKS:
+            block = getattr(node, role, None)
+            if isinstance(block, list) and block:
+                yield node, role
+
+
+def _block(owner: ast.AST, role: str, lines: Sequence[str]) -> _Block:
+    statements: list[ast.stmt] = getattr(owner, role)
+    first_lines = (
+        [each.lineno, *(other.lineno for other in getattr(each, "decorator_list", []))]
+        for each in statements
+    )
+    starts = [min(numbers) - 1 for numbers in first_lines]
+    return _Block(
+        statements=statements,
+        starts=starts,
+        stops=[each.end_lineno or each.lineno for each in statements],
+        is_elif=lines[starts[0]].lstrip().startswith("elif "),
+    )
+
+
+def _parsed(lines: Sequence[str], block: _Block) -> list[ast.stmt] | None:
+    """Return the statements in *lines*; None if they are not whole statements of *block*."""
+    text = "\n".join(lines)
+    if not text.strip():
+        return []
+    indent = block.statements[0].col_offset
+    is_elif = text.lstrip().startswith("elif ")
+    if len(text) - len(text.lstrip()) != indent or is_elif != block.is_elif:
+        return None
+    if '"""' in text or "'''" in text:  # its lines may have any indentation
+        return None
+    try:
+        found = ast.parse(dedent(text)[2 * is_elif :]).body
+    except SyntaxError:
+        return None
+    return None if is_elif and len(found) > 1 else found  # after the `elif`, not in it
+
+
+def _heads(old: ast.stmt, now: ast.stmt) -> tuple[Snippet, Snippet] | None:
+    """Return the conditions, or what loops run over, of statements whose bodies are equal."""
+    if isinstance(old, ast.If | ast.While) and type(old) is type(now):
+        return _expression("test", old.test), _expression("test", now.test)
+    if not (isinstance(old, ast.For) and isinstance(now, ast.For)):
+        return None
+    if ast.dump(old.target) != ast.dump(now.target):
+        return None
+    return _expression("items", old.iter), _expression("items", now.iter)
+
+
+def _expression(kind: SnippetKind, node: ast.AST) -> Snippet:
+    return {"kind": kind, "text": ast.unparse(node), "stores": _stores([node])}
+
+
+def _probe(place: int, is_nested: bool, old: Snippet, new: Snippet) -> Probe | None:
+    texts = old["text"] + new["text"]
+    if old == new or "super()" in texts or "nonlocal " in texts:
+        return None
+    return {"place": place, "nested": is_nested, "old": old, "new": new}
+
+
 def _statements(texts: Sequence[str]) -> Snippet:
     text = "\n".join(texts) or "pass"
     tree = ast.parse(text)
@@ -251,16 +220,6 @@ def _stores(nodes: Iterable[ast.AST]) -> list[str]:
         elif isinstance(node, ast.alias):
             names.add((node.asname or node.name).partition(".")[0])
     return sorted(names)
-
-
-def _children(node: ast.AST) -> Iterable[tuple[str, int | None, ast.AST]]:
-    for role, value in ast.iter_fields(node):
-        if isinstance(value, ast.AST):
-            yield role, None, value
-        elif isinstance(value, list):
-            yield from (
-                (role, i, each) for i, each in enumerate(value) if isinstance(each, ast.AST)
-            )
 
 
 def _with_visits(block: Sequence[ast.stmt], numbers: dict[int, int]) -> Iterable[ast.stmt]:

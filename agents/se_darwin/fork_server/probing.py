@@ -85,8 +85,9 @@ def evaluate(
 
     Yields:
         First the numbers of failing and of passing checks that reach any place. Then for each
-        probe, in order, ``["effect", failing checks that it changes, passing ones, failing ones in
-        which it raises, passing ones, digest of all results or nothing]``, or ``["unknown"]``.
+        probe, in order, ``["effect", failing checks that reach its place, failing checks that it
+        changes, passing ones, failing ones in which it raises, passing ones, digest of all results
+        or nothing]``, or ``["unknown"]``.
     """
     ends = time.monotonic() + request["seconds"]
     by_place, reached = _by_place(request["passed"], visits, numbers)
@@ -221,7 +222,8 @@ class _Evaluator:
                         raised[index].update(checks)
         if is_unknown and not changed[0]:
             return ["unknown"]
-        counts = [len(each) for each in (*changed, *raised)]
+        failing = set[int]().union(*(each.failing for each in reached))
+        counts = [len(each) for each in (failing, *changed, *raised)]
         return ["effect", *counts, "" if is_unknown else digest.hexdigest()]
 
     def _compiled(self, snippet: Snippet) -> CodeType:

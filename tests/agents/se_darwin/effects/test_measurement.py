@@ -73,6 +73,21 @@ def test_effects_are_shares_of_failing_and_passing_checks(sandbox: Sandbox) -> N
     assert effects["comparison Lt -> Gt"].same_as != effects["comparison Lt -> NotEq"].same_as
 
 
+def test_effects_of_further_edits_are_those_in_the_edited_program(sandbox: Sandbox) -> None:
+    code = "def larger(a, b):\n    if a > a:\n        return a - 1\n    return b\n"
+    task = make_task(code, ((1, 2), 2), ((3, 1), 3), ((5, 2), 5))
+    both = {task.space.program({edit}): edit for edit in task.space.edits}
+    condition = both[task.space.source.replace("a > a", "a > b")]
+    second = both[task.space.source.replace("a - 1", "a")]
+    programs = [frozenset[Edit](), frozenset({condition})]
+    given, edited = task.evaluate(sandbox, [(each, task.space.program(each)) for each in programs])
+    assert edited.passed == given.passed == (True, False, False)
+    effect = measure_effects(task, sandbox, given, [second])[second]
+    assert (effect.failing, effect.is_reached) == (0.0, False)
+    effect = measure_effects(task, sandbox, edited, [second])[second]
+    assert (effect.failing, effect.passing, effect.is_reached) == (1.0, 0.0, True)
+
+
 def test_a_program_that_passes_has_no_effects(sandbox: Sandbox) -> None:
     assert measure(make_task(LARGER, ((1, 1), 1)), sandbox) == {}
 

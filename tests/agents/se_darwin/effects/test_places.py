@@ -4,6 +4,8 @@ import ast
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.effects.places import Places
 from agents.se_darwin.fork_server.probing import Probe
@@ -25,8 +27,8 @@ GENERATOR = "def each(items):\n    for item in items:\n        yield item\n"
 
 def probes(code: str, function: str) -> dict[str, Probe | None]:
     space = EditSpace(code, function)
-    places = Places(space)
-    return {str(edit).partition(": ")[2]: places.probe(edit) for edit in space.edits}
+    places = Places(space.source, function)
+    return {str(edit): places.probe(space.program([edit])) for edit in space.edits}
 
 
 def texts(probe: Probe | None) -> tuple[str, str, str]:
@@ -36,9 +38,9 @@ def texts(probe: Probe | None) -> tuple[str, str, str]:
 
 def test_each_edit_changes_the_smallest_part_that_can_be_evaluated() -> None:
     found = probes(CODE, "grow")
-    assert texts(found["comparison Gt -> GtE"]) == ("test", "item > 2", "item >= 2")
-    assert texts(found["constant 0 -> 1"]) == ("statements", "total = 0", "total = 1")
-    guarded = "statement_guarded nothing -> if not (item > 2)"
+    assert texts(found["line 6: comparison Gt -> GtE"]) == ("test", "item > 2", "item >= 2")
+    assert texts(found["line 3: constant 0 -> 1"]) == ("statements", "total = 0", "total = 1")
+    guarded = "line 7: statement_guarded nothing -> if not (item > 2)"
     assert texts(found[guarded]) == ("test", "True", "not item > 2")
     [inserted] = [each for name, each in found.items() if name.endswith("if not items: return 0")]
     assert texts(inserted) == ("statements", "pass", "if not items:\n    return 0")
@@ -46,12 +48,13 @@ def test_each_edit_changes_the_smallest_part_that_can_be_evaluated() -> None:
 
 def test_a_loop_is_not_run() -> None:
     space = EditSpace(CODE, "grow")
-    places = Places(space)
+    places = Places(space.source, "grow")
+    variants = {each: space.program([each]) for each in space.edits}
     removed = [each for each in space.edits if each.kind == "statement_removed"]
     loops = [each for each in removed if each.old.startswith(("while", "for"))]
     assert loops
-    assert all(places.probe(each) is None for each in loops)
-    found = [each for each in map(places.probe, space.edits) if each is not None]
+    assert all(places.probe(variants[each]) is None for each in loops)
+    found = [each for each in map(places.probe, variants.values()) if each is not None]
     assert len(found) > 0.8 * len(space.edits)
     for probe in found:
         for snippet in (probe["old"], probe["new"]):
@@ -60,19 +63,59 @@ def test_a_loop_is_not_run() -> None:
                 assert not any(isinstance(node, ast.For | ast.While) for node in parsed)
 
 
-def test_probes_leave_the_program_as_it_is() -> None:
-    space = EditSpace(CODE, "grow")
-    before = [space.program([each]) for each in space.edits]
-    places = Places(space)
-    for each in space.edits:
-        places.probe(each)
-    assert [space.program([each]) for each in space.edits] == before
+PLAIN = """
+def sort_of(number, most):
+    if number < 0:
+        sort = 'negative'
+    elif number > most:
+        sort = 'large'
+    return sort
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("number > most", "number >= most", ("test", "number > most", "number >= most")),
+        (
+            "    return sort",
+            "    else:\n        sort = ''\n    return sort",
+            (
+                "statements",
+                "if number > most:\n    sort = 'large'",
+                "if number > most:\n    sort = 'large'\nelse:\n    sort = ''",
+            ),
+        ),
+        ("    return", "    most = 1\n    return", ("statements", "pass", "most = 1")),
+        ("'large'\n    ", "'large'\n        ", None),
+        (
+            "    elif",
+            "        most = 1\n    elif",
+            ("statements", "pass", "most = 1"),
+        ),
+        ("number < 0", "number < 1", ("test", "number < 0", "number < 1")),
+        ("most):", "most=3):", None),
+    ],
+)
+def test_the_lines_that_differ_decide_what_is_compared(
+    old: str, new: str, expected: tuple[str, str, str] | None
+) -> None:
+    source = PLAIN.strip()
+    assert source.count(old) == 1
+    probe = Places(source, "sort_of").probe(source.replace(old, new))
+    if expected is None and new == "most=3):":
+        assert probe is None
+    elif expected is None:
+        assert probe is not None
+        assert probe["new"]["text"].endswith("sort = 'large'\n    return sort")
+    else:
+        assert texts(probe) == expected
 
 
 def test_visits_are_made_before_statements_in_conditions_of_loops_and_after_blocks() -> None:
     seen: list[int] = []
     namespace: dict[str, Callable[..., object]] = {"__visit__": seen.append}
-    exec(Places(EditSpace(CODE, "grow")).instrumented(), namespace)
+    exec(Places(CODE, "grow").instrumented(), namespace)
     assert namespace["grow"]([1, 3], 5) == 8
     counts = sorted(Counter(seen).values())
     assert counts == [1, 1, 1, *[2] * 6, 3, 4, 4]  # the condition three times, the `if` four times
