@@ -155,7 +155,8 @@ def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
         answer = asyncio.run(agent.evolve_solution("", request | {"agent_folder": folder}))
         assert answer["ranked_by"] == chooser
         recorded = list(ReplayBuffer(folder / "replay").read())
-        assert len(recorded) == sum(each["trajectories"] for each in answer["iterations"])
+        searched = sum(each["trajectories"] for each in answer["iterations"])
+        assert len(recorded) == searched + answer["certainty"]["candidates"]
         assert {transition.group for transition in recorded} == {"program.area"}
         assert all(target_problem(SPEC, transition) is None for transition in recorded)
 

@@ -10,7 +10,7 @@ from math import inf
 from random import Random
 
 from agents.se_darwin.edits import Edit
-from agents.se_darwin.effects import MAX_SECONDS, measure_effects, weigh
+from agents.se_darwin.effects import MAX_SECONDS, Effect, measure_effects, weigh
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.search.archive import Archive
@@ -32,6 +32,7 @@ UNION = 0.5
 NODE_TURN = 0.5
 FLOOR = 0.1
 EFFECTS_SHARE = 0.1  # of the time left, to measure what edits would change
+RUN_PER_MEASUREMENT = 100  # candidates; the effects at n further programs cost n * n of them
 ROWS_PER_RUN = 100
 GROWTH = 10  # a generation has a tenth of the candidates that were run before it
 MOST_PER_GENERATION = 64
@@ -101,7 +102,8 @@ class Evolution:
         self._root = root
         self._features = {root: StepFeatures(task.space, root)}
         self._weights: dict[Edit, float] = {}
-        self._chances: dict[Edit, float] = {}
+        self._effects: dict[Edit, Effect] = {}
+        self._measured = 0
         self._ranked_rows = 0
         self._outlook = 0.0
         self._seconds_left = inf
@@ -169,7 +171,7 @@ class Evolution:
         is_union = step.operator == "recombination"
         self.split[SPLIT[3 if is_union else min(3, len(step.edits)) - 1]] += 1
         if self.archive.add(child, parent) and self._may_grow(child):
-            odds = SECOND * self._chance_of_part(choice) * _ratio(parent, child)
+            odds = SECOND * choice.chance * _ratio(parent, child)
             self._prospects[child] = choice.branch.prospect * odds / (1.0 + odds)
             self._frontier.push(
                 Branch(parent=child, prospect=self._prospects[child], outlook=self._outlook)
@@ -184,13 +186,6 @@ class Evolution:
             parent=parent,
             child=child,
         )
-
-    def _chance_of_part(self, choice: Choice) -> float:
-        """Chance of the step as a part of a repair, which need not change every failing check."""
-        if len(choice.step.edits) > 1:
-            return choice.chance
-        [edit] = choice.step.edits
-        return self._chances[edit]
 
     def _recombine(self, child: Evaluation) -> None:
         """Add the unions of *child* with programs that pass every test which it fails.
@@ -242,21 +237,34 @@ class Evolution:
         ranked = take_turns(zip(weights, edits, strict=True))
         if not parent.edits:
             self._weights = dict(zip(edits, weights, strict=True))
-            self._chances = {edit: chance for chance, [edit] in ranked}
             self._outlook = ranked[-1][0] if ranked else 0.0
-            if self._policy.weighs_effects:
-                best_first = [edit for _, [edit] in reversed(ranked)]
-                effects = measure_effects(
-                    self._task,
-                    self._sandbox,
-                    self._root,
-                    best_first,
-                    seconds=min(MAX_SECONDS, EFFECTS_SHARE * self._seconds_left),
-                )
-                ranked = take_turns(zip(weigh(weights, edits, effects), edits, strict=True))
+        if self._policy.weighs_effects:
+            effects = self._effects_at(parent, [edit for _, [edit] in reversed(ranked)])
+            ranked = take_turns(zip(weigh(weights, edits, effects), edits, strict=True))
         return Neighbourhood(
             operator="revision", observation=observation, features=features, ranked=ranked
         )
+
+    def _effects_at(self, parent: Evaluation, best_first: Sequence[Edit]) -> dict[Edit, Effect]:
+        """Return what further edits of *parent* would change, as far as that is known.
+
+        It is measured at the given program, and at those whose turn comes when so many candidates
+        have been run that the measurement costs little besides; others use what is known.
+        """
+        if parent.edits:
+            if RUN_PER_MEASUREMENT * self._measured**2 > self.evaluations:
+                return self._effects
+            self._measured += 1
+        effects = measure_effects(
+            self._task,
+            self._sandbox,
+            parent,
+            best_first,
+            seconds=min(MAX_SECONDS, EFFECTS_SHARE * self._seconds_left),
+        )
+        if not parent.edits:  # what no failing check reaches, another edit may let it reach
+            self._effects = {edit: each for edit, each in effects.items() if each.is_reached}
+        return self._effects | effects
 
     def _is_news(self, parent: Evaluation) -> bool:
         """Whether other steps may be likely from *parent* than from the given program."""

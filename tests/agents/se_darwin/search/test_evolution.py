@@ -234,6 +234,40 @@ def test_effects_do_not_hide_the_parts_of_a_repair(
     assert evolution.archive.best.fixed
 
 
+class KnowsTheFirst:
+    """A ranker that knows one of the two right edits, and nothing of others."""
+
+    def success_chances(self, observation: Fields, actions: Sequence[Fields]) -> list[float]:
+        return [
+            1.0 if "arithmetic Sub>Add" in str(action["tokens"]) else 0.01 for action in actions
+        ]
+
+
+def test_what_a_second_edit_would_change_is_measured_at_its_parent(sandbox: Sandbox) -> None:
+    source = "def solve(x, y):\n    x = x - 1\n    if y < 3:\n        x = x * 2\n    return x\n"
+    calls = [((1, 1), 4), ((2, 3), 6), ((2, 5), 3), ((0, 4), 1), ((3, 3), 8)]
+    task = RepairTask(
+        name="solve",
+        function="solve",
+        module=None,
+        space=EditSpace(source, "solve"),
+        tests=tuple(TestCase.returning(arguments, value) for arguments, value in calls),
+    )
+
+    def second_is_likely(seed: int, *, weighs_effects: bool) -> bool:
+        policy = Policy(ranker=KnowsTheFirst(), batch=1, weighs_effects=weighs_effects)
+        evolution = Evolution(task, sandbox, Random(seed), policy)
+        [first], [second] = evolution.run_generation(), evolution.run_generation()
+        assert first.label == "better"
+        assert second.parent is first.child
+        [changed] = second.step.changed
+        effect = measure_effects(task, sandbox, second.parent, [changed]).get(changed)
+        return effect is not None and effect.failing == 1.0 and effect.passing == 0.0
+
+    assert all(second_is_likely(seed, weighs_effects=True) for seed in range(2))
+    assert not all(second_is_likely(seed, weighs_effects=False) for seed in range(2))
+
+
 class DislikesGuards:
     """A ranker that expects anything rather than a guard that raises."""
 
