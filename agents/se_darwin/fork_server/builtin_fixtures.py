@@ -206,10 +206,47 @@ def _caplog() -> Iterator[LogCaptureFixture]:
     captured.close()
 
 
-def _recwarn() -> Iterator[list[warnings.WarningMessage]]:
+class WarningsRecorder:
+    """What ``recwarn`` gives a test: the warnings since the fixture was made.
+
+    Args:
+        caught: List to which Python appends them.
+    """
+
+    def __init__(self, caught: list[warnings.WarningMessage]) -> None:
+        self.list = caught
+
+    def __getitem__(self, index: int) -> warnings.WarningMessage:
+        return self.list[index]
+
+    def __iter__(self) -> Iterator[warnings.WarningMessage]:
+        return iter(self.list)
+
+    def __len__(self) -> int:
+        return len(self.list)
+
+    def pop(self, cls: type[Warning] = Warning) -> warnings.WarningMessage:
+        """Remove and return the first warning of *cls*, or else of a subclass.
+
+        Raises:
+            AssertionError: There is none.
+        """
+        fitting = [each for each in self.list if issubclass(each.category, cls)]
+        if not fitting:
+            raise AssertionError(f"{cls.__name__} not found in warning list")
+        found = next((each for each in fitting if each.category is cls), fitting[0])
+        self.list.remove(found)
+        return found
+
+    def clear(self) -> None:
+        """Forget the warnings."""
+        self.list.clear()
+
+
+def _recwarn() -> Iterator[WarningsRecorder]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        yield caught
+        yield WarningsRecorder(caught)
 
 
 def _tmp_path() -> Iterator[Path]:

@@ -126,13 +126,13 @@ class _Made:
         self, fixture: _Fixture | None = None, ending: ExitStack | None = None
     ) -> FixtureRequest:
         """What ``request`` is in *fixture*, or in the test."""
-        test, param = self._test, None
-        if fixture is not None:
-            param = test.indirect.get(fixture.name)
-            if fixture.params and fixture.name in test.chosen:
-                param = fixture.params[test.chosen[fixture.name]]
+        test, given = self._test, dict[str, object]()
+        if fixture is not None and fixture.name in test.indirect:
+            given["param"] = test.indirect[fixture.name]
+        elif fixture is not None and fixture.params and fixture.name in test.chosen:
+            given["param"] = fixture.params[test.chosen[fixture.name]]
         return FixtureRequest(
-            param=param,
+            **given,  # without a parameter, `getattr(request, "param", default)` gives the default
             fixturename=fixture.name if fixture else None,
             instance=test.instance,
             cls=None if test.instance is None else type(test.instance),

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .refusal import NotOfferedError
+
 _FORMAT = "%(levelname)-8s %(name)s:%(filename)s:%(lineno)d %(message)s"
 
 
@@ -47,6 +49,16 @@ class LogCaptureFixture:
         """Logger, level and message of the records."""
         return [(each.name, each.levelno, each.getMessage()) for each in self.records]
 
+    def get_records(self, when: str) -> list[logging.LogRecord]:
+        """Records of the test's own phase, ``call``.
+
+        Raises:
+            NotOfferedError: *when* is another phase: the sandbox runs a test as one.
+        """
+        if when != "call":
+            raise NotOfferedError(f"caplog.get_records({when!r})")
+        return self.records
+
     def clear(self) -> None:
         """Forget the records."""
         self.handler.records = []
@@ -70,6 +82,15 @@ class LogCaptureFixture:
         finally:
             found.setLevel(before[0])
             self.handler.setLevel(before[1])
+
+    @contextmanager
+    def filtering(self, filter_: logging.Filter) -> Iterator[None]:
+        """Record only what passes a filter in the block."""
+        self.handler.addFilter(filter_)
+        try:
+            yield
+        finally:
+            self.handler.removeFilter(filter_)
 
     def close(self) -> None:
         """Stop recording; loggers have their levels again."""

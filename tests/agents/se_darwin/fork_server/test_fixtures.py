@@ -23,6 +23,7 @@ def solve(x):
 """
 TESTS = """
 import logging
+import warnings
 from unittest import mock
 from unittest.mock import patch
 import pytest
@@ -43,6 +44,17 @@ def step(request):
 @pytest.fixture
 def five(five):
     return five + 1
+
+@pytest.fixture
+def given(request):
+    return getattr(request, "param", 4)
+
+def test_default(given):
+    assert solve(given) == 5
+
+@pytest.mark.parametrize("given", [None], indirect=True)
+def test_given_nothing(given):
+    assert given is None and solve(1) == 2
 
 @pytest.fixture
 def doubled(request):
@@ -99,6 +111,11 @@ def test_log(caplog):
     with caplog.at_level(logging.ERROR, logger="shop"):
         solve(2)
     assert caplog.records == []
+    with caplog.filtering(lambda record: record.args != (5,)):
+        solve(5)
+        solve(6)
+    assert [each.args for each in caplog.get_records("call")] == [(6,)]
+    caplog.clear()
     caplog.set_level("ERROR")
     solve(3)
     assert not caplog.messages
@@ -111,6 +128,12 @@ def test_levels():
 def test_warnings(recwarn):
     assert solve(-1) == 0
     assert [str(each.message) for each in recwarn] == ["below zero"]
+    warnings.warn("other", DeprecationWarning)
+    assert len(recwarn) == len(recwarn.list) == 2
+    assert str(recwarn.pop(UserWarning).message) == "below zero"
+    assert recwarn[0].category is recwarn.pop().category is DeprecationWarning
+    with pytest.raises(AssertionError):
+        recwarn.pop(UserWarning)
     with pytest.warns(UserWarning, match="below"):
         solve(-2)
 """
@@ -124,6 +147,10 @@ def test_option(request):
 
 def test_plugin(mocker):
     assert solve(1) == 2
+
+def test_set_up(caplog):
+    assert solve(1) == 2
+    assert caplog.get_records("setup") == []
 """
 
 
@@ -146,9 +173,10 @@ def test_fixtures_as_projects_have_them() -> None:
         "test_plugin needs mocker",
         "test_unknown uses the fixture nothing, which the sandbox does not offer",
         "test_option uses request.config, which the sandbox does not offer",
+        "test_set_up uses caplog.get_records('setup'), which the sandbox does not offer",
     ]
     assert given.fixed
-    assert "TestRequest.TestInner.test_inner, line 52" in task.check_names
+    assert "TestRequest.TestInner.test_inner, line 64" in task.check_names
     assert alone.passed == given.passed
     failed = [name for name, ok in zip(task.check_names, other.passed, strict=True) if not ok]
     assert {name.partition(",")[0] for name in failed} == {
