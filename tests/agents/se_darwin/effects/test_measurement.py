@@ -159,6 +159,12 @@ def test_odd_variables_cost_their_statements_at_most(sandbox: Sandbox, odd: str)
         assert (repair.failing, repair.passing) == (1.0, 0.0)
 
 
+def test_a_call_that_ends_python_fails_alone(sandbox: Sandbox) -> None:
+    code = LARGER.replace(":\n", ":\n    if a == b:\n        raise SystemExit\n", 1)
+    task = make_task(code, ((1, 1), 1), ((1, 2), 2), ((3, 1), 3))
+    assert measure(task, sandbox)["comparison Lt -> Gt"].failing == pytest.approx(2 / 3)
+
+
 def test_nothing_is_known_where_no_state_could_be_kept(sandbox: Sandbox) -> None:
     code = LARGER.replace("(a, b):", "(a, b, c, d, e):")
     small = ["x"] * 3
