@@ -85,6 +85,7 @@ PRELOADED = (  # as named on a command line
 )
 _PYTHON = Path(sys.executable)
 _CONTEXT = multiprocessing.get_context("forkserver")
+_COLLAPSE, _HUGE_PAGE = 25, 2 << 20  # madvise(2)
 _PARENT_DEATH_SIGNAL, _SET_SUBREAPER, _GET_SUBREAPER = 1, 36, 37  # prctl(2)
 # What starts the ranks has its own name for `subprocess.Popen`.
 _TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
@@ -97,6 +98,24 @@ def preload() -> None:
     with collector_paused():
         for module in MODULES:
             importlib.import_module(module)
+    use_huge_pages()
+
+
+def use_huge_pages() -> None:
+    """Move this process's memory into huge pages, where Linux can (6.1 and newer).
+
+    A fork copies an entry of the page table for each page, and an exit removes it: that takes a
+    process of 300 MB some 20 ms of system time, and 5 ms where pages are huge.
+    """
+    madvise = ctypes.CDLL(None).madvise
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, _, _, file, *_ = line.split()
+        if (access, file) == ("rw-p", "0"):
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            first, last = -(-begin // _HUGE_PAGE), end // _HUGE_PAGE
+            size = ctypes.c_size_t((last - first) * _HUGE_PAGE)
+            if size.value > 0:
+                madvise(ctypes.c_void_p(first * _HUGE_PAGE), size, _COLLAPSE)
 
 
 def run_program() -> NoReturn:

@@ -8,10 +8,11 @@ import importlib
 from contextlib import suppress
 
 from genesis_fp16.worker.collector_pause import collector_paused
-from tests.preloaded import OF_POLICIES, preload
+from tests.preloaded import OF_POLICIES, preload, use_huge_pages
 
 with collector_paused():
     preload()
     for module in OF_POLICIES:
         with suppress(ImportError):  # not installed
             importlib.import_module(module)
+use_huge_pages()
