@@ -16,6 +16,8 @@ _MAX_RESTARTS = 2
 _MOST_TIMES = 2.0
 _LEAST_SECONDS = 0.1
 
+_TRUTHS = {"True": "1", "False": "0"}
+
 Behaviour = tuple[Output | None, ...]
 """Result by input, for the first inputs that were run; None where the program did not end."""
 
@@ -84,9 +86,12 @@ def _run_inputs(execution: Execution) -> int:
 
 
 def key(output: Output | None) -> tuple[str, str, str]:
-    """What counts for the comparison of two programs on an input."""
+    """What counts for the comparison of two programs on an input.
+
+    ``True`` counts as 1 and ``False`` as 0: a test that compares them cannot tell them apart.
+    """
     if output is None:
         return "unfinished", "", ""
     if output.kind == "raise":
         return "raise", output.text, ""
-    return output.kind, output.text, output.arguments
+    return output.kind, _TRUTHS.get(output.text, output.text), output.arguments

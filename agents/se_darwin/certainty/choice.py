@@ -60,7 +60,8 @@ def weigh(
     A repair is credible if it has few edits, if the ranker expected it, if it leaves alone what the
     program as given does near passing tests, if it does not fail on inputs on which the program
     as given does not, if it returns None nowhere, unless the calls of the tests do, if it does
-    what the examples in the docstring show, and if it does not catch every exception.
+    what the examples in the docstring show, and if it does not catch every exception. Inputs that
+    are unlike the calls of the tests do not count.
 
     Args:
         repairs: Repairs, with the fewest edits possible.
@@ -70,7 +71,7 @@ def weigh(
         is_passing: Whether the tests that make a recorded call pass, by `ProgramInput.origin`.
         evidence: What else speaks for each repair; see `weigh_evidence`.
     """
-    useful = [place for place, each in enumerate(inputs) if each.changes]
+    useful = [place for place, each in enumerate(inputs) if each.changes and each.is_usual]
     near = [place for place in useful if is_passing[inputs[place].origin]]
     scores = []
     for repair, behaviour, other in zip(repairs, behaviours, evidence, strict=True):

@@ -17,6 +17,7 @@ from agents.se_darwin.certainty.changes import (
     read,
     write,
 )
+from agents.se_darwin.certainty.preconditions import Preconditions
 from agents.se_darwin.fork_server.wire import Call, Reference
 
 _CONTAINERS = ("list", "tuple", "set", "frozenset", "deque", "iterator")
@@ -25,6 +26,7 @@ _ATTEMPTS = 4
 _MAX_SIZE = 20_000
 _SECOND_CHANGE = 0.3
 _COMBINED = 0.1
+_LIKE_THE_OTHERS = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,11 +37,13 @@ class ProgramInput:
         call: The call.
         origin: Position of the recorded call that it was made from.
         changes: Number of changes of that call; 0 for the call itself.
+        is_usual: Whether its arguments have what those of all recorded calls have in common.
     """
 
     call: Call
     origin: int
     changes: int
+    is_usual: bool = True
 
 
 def make_inputs(calls: Sequence[Call], count: int, rng: Random) -> list[ProgramInput]:
@@ -47,7 +51,8 @@ def make_inputs(calls: Sequence[Call], count: int, rng: Random) -> list[ProgramI
 
     Numbers change by one, their sign, or to others in the range seen; texts and containers are cut,
     repeated, permuted, emptied, or made again of the same parts; arguments of different calls are
-    combined. Objects of classes stay as they are.
+    combined. Objects of classes stay as they are. Most keep what the
+    arguments of all *calls* have in common, such as their order.
 
     Args:
         calls: Calls of the function, each with values of its own.
@@ -64,24 +69,44 @@ def make_inputs(calls: Sequence[Call], count: int, rng: Random) -> list[ProgramI
             seen.add(text)
             inputs.append(ProgramInput(call=call, origin=origin, changes=0))
     bases, pool = list(inputs), _Pool(each.call for each in inputs)
+    preconditions = Preconditions([each.call for each in inputs])
     if not bases:
         return []
     for number in range(_ATTEMPTS * count):
         if len(inputs) >= len(bases) + count:
             break
         base = bases[number % len(bases)]
-        call, changes = deepcopy(base.call), 1 + (rng.random() < _SECOND_CHANGE)
-        if rng.random() < _COMBINED:
-            _combine(call, rng.choice(bases).call, rng)
-            changes -= 1
-        for _ in range(changes):
-            _change(call, pool, rng)
-        _renumber(call)
+        call, changes = _changed(base.call, bases, pool, rng)
+        if rng.random() < _LIKE_THE_OTHERS:
+            preconditions.restore(call)
+            if not preconditions.hold(call):
+                continue
         text = json.dumps(call)
         if len(text) <= _MAX_SIZE and text not in seen:
             seen.add(text)
-            inputs.append(ProgramInput(call=call, origin=base.origin, changes=max(1, changes)))
+            inputs.append(
+                ProgramInput(
+                    call=call,
+                    origin=base.origin,
+                    changes=changes,
+                    is_usual=preconditions.hold(call),
+                )
+            )
     return inputs
+
+
+def _changed(
+    recorded: Call, bases: Sequence[ProgramInput], pool: _Pool, rng: Random
+) -> tuple[Call, int]:
+    """Return a changed copy of *recorded*, and the number of its changes."""
+    call, changes = deepcopy(recorded), 1 + (rng.random() < _SECOND_CHANGE)
+    if rng.random() < _COMBINED:
+        _combine(call, rng.choice(bases).call, rng)
+        changes -= 1
+    for _ in range(changes):
+        _change(call, pool, rng)
+    _renumber(call)
+    return call, max(1, changes)
 
 
 class _Pool:

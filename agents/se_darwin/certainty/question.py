@@ -14,6 +14,7 @@ from agents.se_darwin.sandbox import Output
 MAX_LENGTH = 300
 _FAILURE_COST = 0.4
 _CHANGE_COST = 0.05
+_UNUSUAL_COST = 0.5
 _LETTER_COST = 0.003
 
 
@@ -53,7 +54,8 @@ def choose_question(
 ) -> Question | None:
     """Return the question whose answer tells most; None if all *candidates* behave alike.
 
-    Short calls with few changes, whose results are values, are preferred.
+    Short calls with few changes, whose results are values, are preferred, and arguments that are
+    like those of the tests.
 
     Args:
         function: Name of the function.
@@ -78,6 +80,7 @@ def choose_question(
             doubt([*beliefs.values()])
             - _FAILURE_COST * sum(it is None or it.kind != "value" for it in (ours, theirs))
             - _CHANGE_COST * each.changes
+            - _UNUSUAL_COST * (not each.is_usual)
             - _LETTER_COST * len(call)
         )
         if len(call) <= MAX_LENGTH and (best is None or value > best[0]):

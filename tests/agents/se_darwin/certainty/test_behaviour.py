@@ -8,7 +8,7 @@ import pytest
 from agents.se_darwin.certainty.behaviour import Replay, key
 from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.edits import EditSpace
-from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
+from agents.se_darwin.sandbox import Limits, Output, Sandbox, TestCase
 from agents.se_darwin.tasks import RepairTask
 
 CODE = """
@@ -71,3 +71,10 @@ def test_a_program_does_not_run_longer_than_the_deadline(sandbox: Sandbox) -> No
 
 def test_the_caller_can_stop_a_comparison(sandbox: Sandbox) -> None:
     assert make_replay(sandbox).run([CODE], stop=lambda: True) == []
+
+
+def test_truths_count_as_the_numbers_that_they_equal() -> None:
+    true, one, zero = (
+        Output(kind="value", text=text, arguments="[]") for text in ("True", "1", "0")
+    )
+    assert key(true) == key(one) != key(zero)

@@ -50,6 +50,18 @@ def test_a_repair_that_leaves_alone_what_works_is_chosen(choose: Make) -> None:
     assert first.belief + second.belief == pytest.approx(1.0)
 
 
+def test_inputs_unlike_the_calls_of_the_tests_do_not_count(repair: Make, outputs: Make) -> None:
+    first, second = weigh(
+        [repair(), repair()],
+        [outputs("1", "2", "3", "4", "0", "!KeyError"), outputs("1", "2", "3", "4", "5", "6")],
+        outputs("1", "2", "3", "4", "5", "6"),
+        inputs=[*INPUTS[:4], *(replace(each, is_usual=False) for each in INPUTS[4:])],
+        is_passing=[True, False],
+        evidence=[0.0, 0.0],
+    )
+    assert first.belief == second.belief == 0.5
+
+
 def test_a_repair_that_catches_every_exception_is_less_credible(
     repair: Make, outputs: Make
 ) -> None:

@@ -78,3 +78,27 @@ def test_objects_of_the_program_stay_as_they_are() -> None:
 
 def test_nothing_is_made_from_no_calls() -> None:
     assert make_inputs([], 10, Random(0)) == []
+
+
+def test_most_inputs_keep_what_all_calls_have_in_common() -> None:
+    calls = [
+        call_of([1, 4, 6, 9], [1.0, 0.5], weights=[3, 1]),
+        call_of((-2, 5, 8), [2.0, 7.0, 7.0], weights=[2, 9, 4]),
+        call_of([3], [1.0], weights=[8]),
+    ]
+    made = make_inputs(calls, 200, Random(0))[3:]
+    like_the_others = []
+    for each in made:
+        items, values, weights = values_of(each.call)
+        is_usual = list(items) == sorted(items) and len(values) == len(weights)
+        assert each.is_usual == is_usual
+        like_the_others.append(is_usual)
+    assert 0.6 < sum(like_the_others) / len(like_the_others) < 1.0
+    assert {len(values_of(each.call)[1]) for each in made} >= {0, 1, 2, 4}
+    assert any(values_of(each.call)[1] != sorted(values_of(each.call)[1]) for each in made)
+
+
+def test_what_few_calls_have_in_common_may_be_an_accident() -> None:
+    made = make_inputs([call_of([1, 2], [3, 4]), call_of([4], [1])], 60, Random(0))
+    assert all(each.is_usual for each in made)
+    assert any(values_of(each.call)[0] == [2, 1] for each in made)

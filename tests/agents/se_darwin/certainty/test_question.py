@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +34,19 @@ def test_the_shortest_input_with_two_values_is_asked(repair: Make, outputs: Make
         "returns 5",
     )
     assert question.other is candidates[1]
+
+
+def test_what_tests_would_pass_is_asked_before_what_they_would_not(
+    repair: Make, outputs: Make
+) -> None:
+    candidates = [
+        Candidate(repair=repair(), behaviour=outputs("1", "2"), belief=0.6),
+        Candidate(repair=repair(), behaviour=outputs("3", "4"), belief=0.4),
+    ]
+    short, long = inputs_of([2, 1], [1, 2, 3, 4, 5, 6])
+    question = choose_question("solve", candidates, [replace(short, is_usual=False), long])
+    assert question is not None
+    assert question.call == "solve([1, 2, 3, 4, 5, 6])"
 
 
 def test_there_is_no_question_if_repairs_agree(repair: Make, outputs: Make) -> None:
