@@ -96,9 +96,3 @@ def test_most_inputs_keep_what_all_calls_have_in_common() -> None:
     assert 0.6 < sum(like_the_others) / len(like_the_others) < 1.0
     assert {len(values_of(each.call)[1]) for each in made} >= {0, 1, 2, 4}
     assert any(values_of(each.call)[1] != sorted(values_of(each.call)[1]) for each in made)
-
-
-def test_what_few_calls_have_in_common_may_be_an_accident() -> None:
-    made = make_inputs([call_of([1, 2], [3, 4]), call_of([4], [1])], 60, Random(0))
-    assert all(each.is_usual for each in made)
-    assert any(values_of(each.call)[0] == [2, 1] for each in made)
