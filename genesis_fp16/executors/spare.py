@@ -27,7 +27,7 @@ _INHERITED = (  # lines of /proc/self/status
     *("Umask", "Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp"),
     *("Cpus_allowed_list", "Mems_allowed_list"),
 )
-_IMPORTABLE = ("", ".py", ".so", ".pth", ".dist-info", ".egg-info", ".egg-link")
+_IMPORTABLE = (".py", ".so", ".pth", ".dist-info", ".egg-info", ".egg-link")
 
 FileMark = tuple[int, int, int]  # inode, time of the last change of its content, size
 
@@ -184,7 +184,8 @@ def _importable() -> tuple[str, ...]:
         with suppress(OSError), os.scandir(folder or ".") as entries:
             for entry in entries:
                 ending = os.path.splitext(entry.name)[1]  # noqa: PTH122 -- for each of thousands
-                if ending in _IMPORTABLE and entry.name != "__pycache__":
+                is_importable = ending in _IMPORTABLE if ending else entry.name.isidentifier()
+                if is_importable and entry.name != "__pycache__":
                     mark = _mark(entry.path) if ending == ".pth" else ""
                     found.append(f"{entry.path} {mark}")
     return tuple(sorted(found))
