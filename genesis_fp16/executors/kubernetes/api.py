@@ -123,6 +123,7 @@ class KubernetesApi:
                 finally:
                     is_late = late.is_set()
         except (OSError, http.client.HTTPException, ValueError) as error:
+            is_late = is_late or isinstance(error, TimeoutError)
             raise self._unreachable(error, is_late=is_late) from error
         finally:
             connection.close()

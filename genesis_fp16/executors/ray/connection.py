@@ -112,6 +112,7 @@ class Connection:
                 finally:
                     is_late = late.is_set()
         except (OSError, HTTPException) as error:
+            is_late = is_late or isinstance(error, TimeoutError)
             raise self._silence(str(error) or type(error).__name__, is_late=is_late) from error
         if is_late:  # the answer may be incomplete
             raise self._silence("", is_late=True)

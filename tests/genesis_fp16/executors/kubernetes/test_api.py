@@ -25,12 +25,12 @@ def test_a_query_is_quoted(cluster: KubernetesCluster, api: KubernetesApi) -> No
 
 def test_the_whole_request_has_one_deadline(cluster: KubernetesCluster) -> None:
     """A server that sends a byte now and then keeps every single read alive."""
-    api = KubernetesApi(find_credentials(cluster.config, None), 0.4)
-    cluster.fault(drip=0.1)
+    api = KubernetesApi(find_credentials(cluster.config, None), 1.0)
+    cluster.fault(drip=0.5)
     began = time.monotonic()
-    with pytest.raises(ApiError, match=r"no answer within 0\.4 s"):
+    with pytest.raises(ApiError, match=r"no answer within 1 s"):
         api.get("/version")
-    assert time.monotonic() - began < 5.0, "the answer would take 7 s"
+    assert time.monotonic() - began < 20.0, "the answer would take 35 s"
 
 
 def test_a_certificate_of_another_is_refused(

@@ -42,6 +42,16 @@ def test_an_answer_that_drips_has_one_deadline() -> None:
     assert caught.value.temporary
 
 
+def test_a_server_that_says_nothing_has_the_same_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with (
+            Connection(address, None, seconds=0.3) as ray,
+            pytest.raises(EngineError, match=r"no whole answer within 0.3 s"),
+        ):
+            ray.ask("GET", "/api/jobs/a")
+
+
 def test_where_nothing_listens_the_error_says_so() -> None:
     with (
         Connection(NOWHERE, None) as ray,
