@@ -16,6 +16,7 @@ POLL_SHARE = 0.1  # most of the time that looking takes: what is awaited needs t
 MOST_POLL_SECONDS = 1.0  # a first look may take long: it may start servers
 LOOK_SECONDS = 5.0  # between two looks at the processes, which are dear
 IDLE_SECONDS = 120.0
+CROWDING_SAMPLE_SECONDS = 0.05
 MOST_SECONDS = 480.0  # below pytest's own timeout, so that the message is ours
 
 
@@ -58,8 +59,24 @@ def wait_until(
 
 
 def crowding() -> float:
-    """How many times longer than alone something takes here now; at least 1."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """How many times longer than alone something takes here now; at least 1.
+
+    The load tells of the last minute; what a few milliseconds of computing take tells of now,
+    and of a limit that a container has.
+    """
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    began, used = time.monotonic(), time.thread_time()
+    while (computed := time.thread_time() - used) < CROWDING_SAMPLE_SECONDS:
+        pass
+    return max(1.0, load, (time.monotonic() - began) / computed)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has reaped yet has."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _descendants_cpu_seconds() -> float:

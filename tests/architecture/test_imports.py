@@ -25,7 +25,7 @@ def _modules_after_importing(*names: str) -> list[str]:
     script += f"[importlib.import_module(name) for name in {names!r}]\n"
     script += "print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
     )
     return json.loads(done.stdout)
 

@@ -17,13 +17,12 @@ from tests.patience import crowding
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
-PROBE_SECONDS = round(8 * crowding())
 # What each broken module does when it is loaded, and what its quarantine says of it.
 BROKEN = {
     "raises": ("raise RuntimeError('no licence file')", "no licence file"),
     "exits": ("import sys; sys.exit(3)", "exit"),
     "segfaults": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
-    "hangs": ("import time\nwhile True: time.sleep(1)", f"did not load within {PROBE_SECONDS} s"),
+    "hangs": ("import time\nwhile True: time.sleep(1)", "did not load within "),
     "lacks": ("import a_library_that_nobody_has", "a_library_that_nobody_has"),
 }
 
@@ -80,7 +79,7 @@ def decided(daemon: Any) -> list[Any]:
 def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
     daemon = make_daemon(bin_folder=environment / "bin", python_path=None)
     daemon.configure(
-        GENESIS_PROBE_TIMEOUT_SECONDS=PROBE_SECONDS,
+        GENESIS_PROBE_TIMEOUT_SECONDS=round(10 * crowding()),
         GENESIS_BUDGET_TRANSITIONS=4000,  # 20 episodes: mostly enough on each side of the split
         GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1s"',  # the next run collects more
         GENESIS_AGENTS__SE_DARWIN__ENABLED="true",

@@ -56,7 +56,7 @@ def test_torchrun_works_in_a_job(
     train_without_end(daemon)
     daemon.configure(ENABLE_FP16_TRAINING="false")
     daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
-    asked = slurm_cluster.ask("squeue", "--noheader", "--format=%C").split()
+    asked = slurm_cluster.ask("squeue", "--noheader", "--states=running", "--format=%C").split()
     assert asked == ["2"], "each rank has a core"
     assert daemon.stop()[0] == 0
     assert daemon.events("finished")[-1].outcome == "stopped"

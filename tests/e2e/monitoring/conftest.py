@@ -137,7 +137,7 @@ class Monitoring:
     def ask(self, path: str, **parameters: object) -> Any:
         """What Prometheus answers; an error of a query is raised."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return json.load(answer)["data"]
 
     def value(self, expr: str) -> float:

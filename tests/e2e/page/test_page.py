@@ -121,7 +121,10 @@ def test_the_curve_grows_and_marks_overflows(site: Site, browser: Browser) -> No
     assert known("step") > step
     wait_until(lambda: known("overflows") > overflows, "another overflow")
     wait_until(lambda: marks() > drawn, "its mark")
-    assert f"{known('overflows')} overflows in all" in browser.text("#curve-status")
+    wait_until(
+        lambda: f"{known('overflows')} overflows in all" in browser.text("#curve-status"),
+        "the number of both",
+    )
 
 
 def test_the_keyboard_alone_rolls_back_and_forth(site: Site, browser: Browser) -> None:

@@ -253,9 +253,9 @@ def test_agents_come_and_go_while_it_serves(start, install_plugin, until, tmp_pa
         assert daemon.wait_for("plugin_removed")["agent"] == "a"
         until(lambda: store.run(run.id).state is RunState.CANCELLED)
         assert "the agent a is not installed" in store.run(run.id).error
-    until(lambda: 'genesis_plugin_up{agent="a"}' not in daemon.get("/metrics"))
+    for gone in ("genesis_plugin_up", "next_run_timestamp_seconds"):
+        until(lambda gone=gone: f'{gone}{{agent="a"}}' not in daemon.get("/metrics"))
     assert 'genesis_plugin_up{agent="b"} 1.0' in daemon.get("/metrics")
-    assert 'next_run_timestamp_seconds{agent="a"}' not in daemon.get("/metrics")
 
 
 def test_a_paused_agent_waits_through_a_restart_and_is_caught_up_on(
@@ -294,7 +294,7 @@ def test_a_prewarmed_worker_serves_a_run_and_ends_with_the_daemon(
     daemon.process.terminate()
     assert daemon.end()[0] == 0
     assert used not in {line["pid"] for line in daemon.lines("spare_discarded")}
-    assert not psutil.wait_procs(children, timeout=30)[1]
+    assert not psutil.wait_procs(children, timeout=300)[1]
 
 
 def test_a_device_that_does_not_exist_ends_it(start) -> None:

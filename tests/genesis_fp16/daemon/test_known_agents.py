@@ -31,6 +31,7 @@ def settings(tmp_path: Path) -> Settings:
         env_file=tmp_path / ".env",
         device="cpu",
         agents={"se_darwin": {"enabled": False}},
+        probe_timeout_seconds=600.0,
     )
 
 
@@ -40,8 +41,9 @@ def watch(
 ) -> Iterator[PluginWatch]:
     """A watch that a SIGHUP reaches, its progress published as a daemon does.
 
-    Commands find it in this process's environment.
+    Commands find it in this process's environment. It looks again only when it is asked to.
     """
+    monkeypatch.setattr("genesis_fp16.plugins.watch.POLL_SECONDS", 3600.0)
     monkeypatch.setattr("genesis_fp16.daemon.known_agents.RESCAN_SECONDS", 1.0)
     install_plugin(
         "good", f"open({str(tmp_path / 'imports')!r}, 'a').write('x')\n" + any_agent("good")
@@ -109,6 +111,7 @@ def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
         raise RuntimeError("worn out as well")
         """,
     )
+    watch.rescan()
     until(lambda: "hangs" in watch.slow_probes)
     until(lambda: known_agents(settings, only="good")[0].state == "ready")
     answer = CliRunner().invoke(app, ["agents", "--rescan", "--json"])

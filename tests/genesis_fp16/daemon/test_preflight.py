@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import AgentSettings, Settings, load_settings
 from infrastructure.events.preflight_report import PreflightReport
 from tests.genesis_fp16.line_plugin import FACTORY, line_plugin
+from tests.patience import gone
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
@@ -157,9 +157,4 @@ def test_ctrl_c_leaves_no_worker_behind(
     assert process.returncode == os.EX_TEMPFAIL
     assert stderr == "genesis-fp16: interrupted: nothing was measured\n"
     worker = int((folder / "PID").read_text())
-    deadline = time.monotonic() + 300
-    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
-        if "State:\tZ" in Path(f"/proc/{worker}/status").read_text():
-            break  # a slow init process reaps orphans here
-        time.sleep(0.05)
-    assert time.monotonic() < deadline
+    until(lambda: gone(worker), "the end of the worker")

@@ -72,7 +72,7 @@ class KubernetesCluster:
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """A request of the test itself, never disturbed by a fault."""
         tls = ssl.create_default_context(cafile=str(self.certificate))
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=tls)
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=120, context=tls)
         try:
             headers = {"Authorization": f"Bearer {TOKEN}"}
             connection.request(method, path, json.dumps(body or {}), headers)
@@ -127,7 +127,7 @@ class KubernetesCluster:
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(30)
+            self.process.wait(120)
         finally:
             self.process.kill()
             assert self.process.stdout is not None
@@ -154,14 +154,18 @@ class JobCluster:
     @contextmanager
     def unreachable(self) -> Iterator[None]:
         self.server.fault(down=True)
-        yield
-        self.server.behave()
+        try:
+            yield
+        finally:
+            self.server.behave()
 
     @contextmanager
     def full(self) -> Iterator[None]:
         self.server.node(cordoned=True)
-        yield
-        self.server.node(cordoned=False)
+        try:
+            yield
+        finally:
+            self.server.node(cordoned=False)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import psutil
 from tests.patience import wait_until
 
 BUCKET = "fleet"
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 120.0
 
 
 class ObjectServer:
@@ -75,7 +75,7 @@ class ObjectServer:
     def _post(self, path: str, body: bytes) -> None:
         plain = {"Content-Type": "text/plain"}
         request = urllib.request.Request(self._address + path, body, plain, method="POST")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             answer.read()
 
     def _make_user_and_bucket(self) -> None:

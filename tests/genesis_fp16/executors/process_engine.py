@@ -58,14 +58,18 @@ class ProcessCluster:
     @contextmanager
     def unreachable(self) -> Iterator[None]:
         self.down = True
-        yield
-        self.down = False
+        try:
+            yield
+        finally:
+            self.down = False
 
     @contextmanager
     def full(self) -> Iterator[None]:
         self.is_full = True
-        yield
-        self.is_full = False
+        try:
+            yield
+        finally:
+            self.is_full = False
 
     def close(self) -> None:
         for process in self.jobs.values():

@@ -21,6 +21,7 @@ from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import AgentSettings, Settings
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
+from tests.patience import gone
 
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -82,13 +83,6 @@ def ended(executor: LocalExecutor, handle: Handle, until) -> ExitStatus:
     until(over)
     assert found[-1] is not None
     return found[-1]
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_worker_runs_to_its_end(executor, spec, until) -> None:

@@ -3,10 +3,10 @@
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from genesis_fp16.system.processes import kill, living_descendants
+from tests.patience import gone, wait_until
 
 SLEEP = "import time; time.sleep(600)"
 TREE = f"""
@@ -44,8 +44,7 @@ def test_a_tree_is_found_and_killed() -> None:
         assert len(descendants) == 1
         parent.kill()
         kill(descendants)
-        psutil.wait_procs(descendants, timeout=30)
-    assert not any(each.is_running() for each in descendants)
+    wait_until(lambda: all(gone(each.pid) for each in descendants), "the end of all")
     assert living_descendants(parent.pid) == []
 
 
@@ -63,8 +62,7 @@ def test_a_child_dies_with_its_parent() -> None:
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert parent.stdout is not None
-    child = psutil.Process(int(parent.stdout.readline()))
+    child = int(parent.stdout.readline())
     parent.kill()
     parent.communicate(timeout=300)
-    psutil.wait_procs([child], timeout=30)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: gone(child), "the end of the child")

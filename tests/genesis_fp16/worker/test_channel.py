@@ -24,7 +24,7 @@ INBOX = """
 import json, sys, time
 from pathlib import Path
 from genesis_fp16.worker import channel as worker_channel
-worker_channel._ORPHAN_SECONDS = 0.3
+worker_channel._ORPHAN_SECONDS = 3.0
 from infrastructure.events import EventWriter, read_events
 path = Path(sys.argv[1])
 inbox = worker_channel.CommandInbox(EventWriter(path))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from infrastructure.world_model import ModelFileError, WorldModel
+from tests.patience import wait_until
 from tests.preloaded import ForkedPopen
 
 pytestmark = pytest.mark.process  # trains for seconds
@@ -258,9 +259,13 @@ for model in itertools.cycle(models):
     writer.stdout.readline()
     known = [fitted.metrics, other.metrics]
     seen = [WorldModel.load(saved).metrics for _ in range(30)]
+
+    def has_seen_both() -> bool:
+        seen.append(WorldModel.load(saved).metrics)
+        return all(metrics in seen for metrics in known)
+
+    wait_until(has_seen_both, "both models")
     os.kill(writer.pid, signal.SIGKILL)
     writer.communicate(timeout=300)
     seen.append(WorldModel.load(saved).metrics)
     assert all(metrics in known for metrics in seen)
-    assert known[0] in seen
-    assert known[1] in seen

@@ -94,7 +94,7 @@ def test_an_interrupted_search_keeps_the_best(folder: Path) -> None:
     (folder / "test_prices.py").write_text(never + "    assert total([100]) == 90\n")
     (folder / ".genesis").mkdir()
     process = subprocess.Popen(
-        [PROGRAM, "evolve", *TARGET, "--max-evaluations", "1000000"],
+        [PROGRAM, "evolve", *TARGET, "--max-evaluations", "1000000", "--timeout", "600"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

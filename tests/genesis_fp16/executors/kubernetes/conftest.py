@@ -1,6 +1,5 @@
 """An engine on a real socket, and a job whose command is a small shell program."""
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +12,9 @@ from tests.genesis_fp16.executors.kubernetes_cluster import (
     KubernetesCluster,
     kubernetes_cluster,
 )
+from tests.patience import wait_until
 
 __all__ = ["kubernetes_cluster"]
-
-PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -56,12 +54,13 @@ def wait_for(engine: KubernetesEngine) -> Callable[..., JobStatus]:
     """Ask until the job has one of some states."""
 
     def wait(job: JobRef, *states: JobState) -> JobStatus:
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            status = engine.statuses([job])[job.name]
-            if status.state in states:
-                return status
-            assert time.monotonic() < give_up, status
-            time.sleep(0.02)
+        found: list[JobStatus] = []
+
+        def reached() -> bool:
+            found.append(engine.statuses([job])[job.name])
+            return found[-1].state in states
+
+        wait_until(reached, f"{job.name} to be {' or '.join(states)}")
+        return found[-1]
 
     return wait

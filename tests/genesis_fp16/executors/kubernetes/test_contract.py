@@ -10,6 +10,7 @@ from genesis_fp16.executors import ExitStatus
 from infrastructure.events.command import Stop
 from tests.genesis_fp16.executors.contract import LauncherContract
 from tests.genesis_fp16.executors.kubernetes_cluster import JobCluster, KubernetesCluster
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -43,8 +44,8 @@ class TestContract(LauncherContract):
         spec, handle = attempts.start(steps=10**9)
         cluster.server.job("duplicate", handle.job)
         log = spec.attempt_folder / "engine.log"
-        while "has been started before" not in log.read_text():
-            assert attempts.executor.poll(handle) is None
+        wait_until(lambda: "has been started before" in log.read_text(), "the second pod")
+        assert attempts.executor.poll(handle) is None
         attempts.executor.send(handle, Stop(reason="shutdown"))
         assert attempts.ended(handle) == ExitStatus(exit_code=75)
 

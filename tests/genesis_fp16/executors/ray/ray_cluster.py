@@ -125,8 +125,10 @@ class RayCluster:
     def unreachable(self) -> Iterator[None]:
         """Cut the line; the cluster goes on."""
         self._line.is_cut = True
-        yield
-        self._line.is_cut = False
+        try:
+            yield
+        finally:
+            self._line.is_cut = False
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -134,15 +136,26 @@ class RayCluster:
         names = [f"occupied-{secrets.token_hex(4)}" for _ in range(2 * self._cpus)]
         for name in names:
             self.occupy(name)
-        yield
-        for name in names:
-            self.delete(name)
+        try:
+            yield
+        finally:
+            for name in names:
+                self.delete(name)
 
     def occupy(self, name: str, **where: object) -> None:
         """Run a job of one CPU, until it is deleted, where the resources *where* are."""
         request = {"submission_id": name, "entrypoint": "sleep 1000", "entrypoint_num_cpus": 1}
-        self._ask_api("POST", "", request | {"entrypoint_resources": where})
-        wait_until(lambda: self.job(name)["status"] == "RUNNING", f"{name} to start")
+        request |= {"entrypoint_resources": where}
+        self._ask_api("POST", "", request)
+
+        def runs() -> bool:
+            status = self.job(name)["status"]
+            if status == "FAILED":  # a crowded machine exceeds the limit of its start
+                self._ask_api("DELETE", name)
+                self._ask_api("POST", "", request)
+            return bool(status == "RUNNING")
+
+        wait_until(runs, f"{name} to start")
 
     def submit(self, name: str, entrypoint: str) -> None:
         """Run a job, of no CPU."""

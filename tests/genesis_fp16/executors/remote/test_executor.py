@@ -69,7 +69,7 @@ class TestContract(LauncherContract):
         with cluster.full():
             spec = attempts.spec(steps=1)
             assert attempts.ended(attempts.submit(spec)).exit_code == 78
-        attempts.executor.close()
+            attempts.executor.close()
         assert len(tries) == 1
         cluster.start(cluster.queue.pop(tries[0].name))
         cluster.jobs[tries[0].name].wait(timeout=300)
