@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 EvolveSolution = Callable[[str, dict[str, object]], Awaitable[object]]
 _REDRAW_SECONDS = 0.2
+_TOO_DEEP = (
+    "the program or a value of its tests is nested too deeply to be repaired: split the longest "
+    "expression of the file, such as a sum of hundreds of terms"
+)
 
 
 class ChildRequest(BaseModel):
@@ -126,8 +130,9 @@ def answer(request: ChildRequest) -> ChildAnswer:
         result = asyncio.run(_evolve(evolve_solution, request))
     except EvolutionRequestError as error:
         return ChildAnswer(refused="; ".join(error.problems), exit_code=os.EX_DATAERR)
-    except ValueError as error:
-        return ChildAnswer(refused=str(error), exit_code=os.EX_DATAERR)
+    except (ValueError, RecursionError) as error:
+        refused = _TOO_DEEP if isinstance(error, RecursionError) else str(error)
+        return ChildAnswer(refused=refused, exit_code=os.EX_DATAERR)
     except RuntimeError as error:  # the host cannot isolate candidates, for example
         return ChildAnswer(refused=str(error), exit_code=os.EX_UNAVAILABLE)
     return ChildAnswer(result=RepairResult.model_validate(result))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agents.se_darwin.command.child import ChildRequest, answer
+from agents.se_darwin.edits import EditSpace
 
 
 class Mute:
@@ -24,6 +25,8 @@ class Exiting:
 
 class Failing:
     async def evolve_solution(self, problem: str, context: dict[str, object]) -> object:
+        if problem == "deep":
+            EditSpace("def f(x):\n    return " + " + ".join(["x"] * 900), "f")
         raise {"value": ValueError, "runtime": RuntimeError}[problem]("as told")
 
 
@@ -35,6 +38,7 @@ class Failing:
         (f"{__name__}:Refusing", "", "RuntimeError: no luck", os.EX_CONFIG),
         (f"{__name__}:Exiting", "", "SystemExit", os.EX_CONFIG),
         (f"{__name__}:Failing", "value", "as told", os.EX_DATAERR),
+        (f"{__name__}:Failing", "deep", "nested too deeply", os.EX_DATAERR),
         (f"{__name__}:Failing", "runtime", "as told", os.EX_UNAVAILABLE),
     ],
 )
