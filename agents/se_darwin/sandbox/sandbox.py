@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -255,11 +255,7 @@ class Sandbox:
         except _ServerLostError:
             self._restart()
             return []
-        lines: list[list[object]] = []
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError):  # the last line may be cut off
-                lines.append(list(json.loads(line)))
-        return lines
+        return [line for line in _messages(text) if _is_of_probe(line)]
 
     def record(
         self, source: str, suite: PytestSuite, *, function: str, limits: Limits
@@ -279,13 +275,8 @@ class Sandbox:
         except _ServerLostError:
             self._restart()
             return []
-        calls: list[tuple[int, Call]] = []
-        for line in text.splitlines():
-            with contextlib.suppress(ValueError):  # the last line may be cut off
-                kind, number, call = json.loads(line)
-                if kind == "call":
-                    calls.append((int(number), call))
-        return calls
+        calls = [line for line in _messages(text) if line[:1] == ["call"] and len(line) == 3]
+        return [(int(number), call) for _, number, call in calls]
 
     def _run(self, request: Mapping[str, Any], count: int) -> list[Execution]:
         """Exchange a *request* to run programs, which have *count* results each."""
@@ -337,7 +328,7 @@ class Sandbox:
         except _ServerLostError as error:
             self._restart()
             raise PytestSuiteError(f"importing {both} ended the fork server: {error}") from None
-        except ValueError:
+        except (ValueError, TypeError, LookupError, RecursionError):
             how = f"takes {limits.wall_seconds:g} s or more" if end == "timeout" else "ends Python"
             message = f"importing {both} {how}: look at the statements at their top level"
             raise PytestSuiteError(message) from None
@@ -520,6 +511,24 @@ class Sandbox:
         if not poller.poll(max(0.0, (deadline - time.monotonic()) * 1000.0)):
             raise _ServerLostError("it did not answer in time")
         return int(pipe.fileno())
+
+
+def _messages(text: str) -> Iterator[list[Any]]:
+    """Yield the lists that a process wrote, one a line; other lines are cut off, or forged."""
+    for line in text.splitlines():
+        message = None
+        with contextlib.suppress(ValueError, RecursionError):
+            message = json.loads(line)
+        if isinstance(message, list):
+            yield message
+
+
+def _is_of_probe(line: list[Any]) -> bool:
+    """Whether *line* has the form of one of `agents.se_darwin.fork_server.probing.evaluate`."""
+    kind, *fields = line or [""]
+    sizes = {"checks": 2, "effect": 6, "unknown": 0}
+    are_counts = all(isinstance(each, int) and 0 <= each < 1 << 31 for each in fields[:5])
+    return isinstance(kind, str) and sizes.get(kind) == len(fields) and are_counts
 
 
 def _count(tests: Sequence[TestCase] | PytestSuite) -> int:
