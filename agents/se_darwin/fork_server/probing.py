@@ -11,11 +11,12 @@ import hashlib
 import signal
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from opcode import opmap
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Literal, TypedDict
 
@@ -27,12 +28,15 @@ from .suite_runner import SuiteRequest, SuiteRunner
 from .visits import Visit, Visits
 
 MAX_ITEMS = 200
-MAX_CHECKS = 64  # failing ones, and passing ones; of each place as many visits by each sort
+MAX_CHECKS = 64  # failing ones, and passing ones
+_MOST_OF_PASSING = 6  # visits of a place in a passing check; a repair may change what these do
 _PROBE_SECONDS, _AGAIN_SECONDS = 0.03, 0.01
 _MOST_SECONDS = 0.5  # of one probe that cannot be interrupted; it ends the process
 _MAX_DEPTH = 8
 _NEXT, _BREAK, _CONTINUE = object(), object(), object()
 _ENDS = {id(_NEXT): "next", id(_BREAK): "break", id(_CONTINUE): "continue"}
+_IMMUTABLE = (*(int, float, complex, str, bytes, bool, type(None)), tuple, frozenset, range)
+_RAISE = opmap["RAISE_VARARGS"]
 
 SnippetKind = Literal["test", "items", "statements"]
 
@@ -90,14 +94,15 @@ def evaluate(
         or nothing]``, or ``["unknown"]``.
     """
     ends = time.monotonic() + request["seconds"]
-    by_place, reached = _by_place(request["passed"], visits, numbers)
+    by_place, incomplete, reached = _by_place(request["passed"], visits, numbers)
     yield ["checks", *reached]
     evaluator = _Evaluator(visits, request["owner"])
     for probe in request["probes"]:
         if time.monotonic() > ends:
             return
         limit_cpu(_MOST_SECONDS)
-        yield evaluator.compare(probe, by_place[probe["place"]])
+        place = probe["place"]
+        yield evaluator.compare(probe, by_place[place], incomplete[place])
 
 
 def record_suite(suite: SuiteRequest, source: str) -> tuple[Visits, list[list[int]]]:
@@ -140,22 +145,33 @@ class _Reached:
 
 def _by_place(
     passed: Sequence[bool], visits: Visits, numbers: Sequence[Sequence[int]]
-) -> tuple[defaultdict[int, list[_Reached]], tuple[int, int]]:
-    """Visits by place, and the numbers of failing and of passing checks that make any."""
+) -> tuple[defaultdict[int, list[_Reached]], defaultdict[int, set[int]], tuple[int, int]]:
+    """Return what is known of each place, and how many failing and passing checks reach any.
+
+    Of a place: its visits, and the failing checks of which not all visits were kept.
+    """
     found: dict[int, _Reached] = {}
+    incomplete: defaultdict[int, set[int]] = defaultdict(set)
     counts = [0, 0]
     for check, (passes, own) in enumerate(zip(passed, numbers, strict=False)):
         if not own or counts[passes] >= MAX_CHECKS:
             continue
         counts[passes] += 1
+        taken: Counter[int] = Counter()
         for number in own:
-            if number:
-                each = found.setdefault(number, _Reached(visits.all[number - 1], set(), set()))
+            if number > 0:
+                visit = visits.all[number - 1]
+                taken[visit.place] += 1
+                if passes and taken[visit.place] > _MOST_OF_PASSING:
+                    continue
+                each = found.setdefault(number, _Reached(visit, set(), set()))
                 (each.passing if passes else each.failing).add(check)
+            elif not passes:
+                incomplete[-1 - number].add(check)
     by_place: defaultdict[int, list[_Reached]] = defaultdict(list)
     for each in found.values():
         by_place[each.visit.place].append(each)
-    return by_place, (counts[0], counts[1])
+    return by_place, incomplete, (counts[0], counts[1])
 
 
 class _Evaluator:
@@ -167,7 +183,7 @@ class _Evaluator:
     """
 
     def __init__(self, visits: Visits, owner: str) -> None:
-        self._owner, self._lost = owner, visits.lost
+        self._owner = owner
         self._yielded: list[str] = []
         self._base = dict(visits.namespace)
         self._base |= {"__next__": _NEXT, "__break__": _BREAK, "__continue__": _CONTINUE}
@@ -179,18 +195,28 @@ class _Evaluator:
         self._is_running = False
         signal.signal(signal.SIGVTALRM, self._interrupt)
 
-    def compare(self, probe: Probe, reached: Sequence[_Reached]) -> list[object]:
-        """Compare both versions; see `evaluate`."""
+    def compare(
+        self, probe: Probe, reached: Sequence[_Reached], incomplete: Set[int]
+    ) -> list[object]:
+        """Compare both versions; see `evaluate`.
+
+        Args:
+            probe: The versions.
+            reached: Visits of the place.
+            incomplete: Failing checks of which not all visits were kept.
+        """
         signal.setitimer(signal.ITIMER_VIRTUAL, _PROBE_SECONDS, _AGAIN_SECONDS)
         try:
-            return self._compare(probe, reached)
+            return self._compare(probe, reached, incomplete)
         except (Exception, EndlessError):  # not Python, too slow, or a value without text
             return ["unknown"]
         finally:
             self._is_running = False
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
-    def _compare(self, probe: Probe, reached: Sequence[_Reached]) -> list[object]:
+    def _compare(
+        self, probe: Probe, reached: Sequence[_Reached], incomplete: Set[int]
+    ) -> list[object]:
         old, new = probe["old"], probe["new"]
         both = frozenset([*old["stores"], *new["stores"]])
         names = both if new["kind"] == "statements" else None
@@ -198,18 +224,19 @@ class _Evaluator:
         used = _names_in(old_code) | _names_in(new_code)
         digest = hashlib.blake2b(digest_size=6)
         changed, raised = (set[int](), set[int]()), (set[int](), set[int]())
-        is_unknown = probe["place"] in self._lost
+        unknown_checks, is_unknown = set(incomplete), bool(incomplete)
         for number, each in enumerate(reached):
             before = after = None
             if not used & each.visit.missing:
                 key = probe["place"], number, old["text"], old["kind"], both
                 if key not in self._before:
-                    self._before[key] = self._run(old_code, each.visit, names)
-                before, after = self._before[key], self._run(new_code, each.visit, names)
+                    self._before[key] = self._state(old_code, each.visit, names)
+                before, after = self._before[key], self._state(new_code, each.visit, names)
             unknown = before is None or after is None
             if probe["nested"] and after is not None and after[:2] == ("raise", "NameError"):
                 unknown = True
             if unknown or before is None or after is None:
+                unknown_checks |= each.failing
                 is_unknown = True
                 digest.update(b"?")
             elif before == after:
@@ -220,9 +247,10 @@ class _Evaluator:
                     changed[index].update(checks)
                     if after[0] == "raise" != before[0]:
                         raised[index].update(checks)
-        if is_unknown and not changed[0]:
+        if unknown_checks and not changed[0]:
             return ["unknown"]
-        failing = set[int]().union(*(each.failing for each in reached))
+        changed[0].update(unknown_checks)
+        failing = unknown_checks.union(*(each.failing for each in reached))
         counts = [len(each) for each in (failing, *changed, *raised)]
         return ["effect", *counts, "" if is_unknown else digest.hexdigest()]
 
@@ -232,12 +260,20 @@ class _Evaluator:
             self._codes[key] = _compile(snippet, self._owner)
         return self._codes[key]
 
-    def _run(self, code: CodeType, visit: Visit, names: frozenset[str] | None) -> _State | None:
-        """Return how *code* ends on a copy, and texts of the variables unless *names* is None.
+    def _state(self, code: CodeType, visit: Visit, names: frozenset[str] | None) -> _State | None:
+        """Return what `_run` does; None if a variable cannot be copied or has no text."""
+        try:
+            return self._run(code, visit, names)
+        except Exception:  # an object of the program may raise anything
+            return None
+        finally:
+            self._is_running = False
 
-        None if a variable has no text.
-        """
-        variables = self._base | visit.variables()
+    def _run(self, code: CodeType, visit: Visit, names: frozenset[str] | None) -> _State:
+        """Return how *code* ends on a copy, and texts of the variables unless *names* is None."""
+        given = visit.variables()
+        variables = self._base | given
+        same = {id(given[name]): name for name in sorted(given, reverse=True)}
         self._yielded.clear()
         self._is_running = True
         try:
@@ -245,17 +281,16 @@ class _Evaluator:
         except EndlessError:
             raise
         except BaseException as error:  # the exception is what it does
-            end, result = "raise", type(error).__name__
+            end, result = "raise", _error_text(error)
         else:
             end, result = _ENDS.get(id(value), ""), ""
             if not end:
-                end, result = "return", _text(value)
+                end, result = "return", _named(value, same, "") + _text(value)
         texts = []
         for name in sorted((names | visit.names) if names is not None else ()):
             value = variables.get(name, _NEXT)
             if value is not self._base.get(name, _NEXT):
-                texts.append((name, _text(value)))
-        self._is_running = False
+                texts.append((name, _named(value, same, name) + _text(value)))
         return end, result, tuple(texts), tuple(self._yielded)
 
     def _interrupt(self, _: int, frame: FrameType | None) -> None:
@@ -299,6 +334,26 @@ def _names_in(code: CodeType) -> set[str]:
         if isinstance(each, CodeType):
             names |= _names_in(each)
     return names
+
+
+def _named(value: object, same: dict[int, str], name: str) -> str:
+    """Return the name of the first variable that is the same object; empty if that says nothing.
+
+    *same* has the objects by ``id``; *value* is added as *name*, if it is new.
+    """
+    return "" if isinstance(value, _IMMUTABLE) else f"{same.setdefault(id(value), f'new {name}')}="
+
+
+def _error_text(error: BaseException) -> str:
+    """Return the name of *error*, and its arguments if the program chose them."""
+    name, trace = type(error).__name__, error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    is_raised = trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
+    if is_raised or isinstance(error, SystemExit):
+        with suppress(Exception):  # an argument without text
+            name = f"{name} {_text(error.args)}"
+    return name
 
 
 def _text(value: object, depth: int = 0) -> str:

@@ -20,9 +20,9 @@ VISIT_NAME = "__visit__"
 MAX_BYTES = 20_000
 """Size of a copy beyond which it is not made."""
 
-MAX_VISITS = 3000
+MAX_VISITS = 6000
 MAX_TOTAL_BYTES = 1 << 23
-_ALL_OF_THE_FIRST = 6  # visits of a place in a check; later ones are kept if a power of two
+_ALL_OF_THE_FIRST = 20  # visits of a place in a check; later ones are kept if a power of two
 _NOT_COPIED = (FunctionType, BuiltinFunctionType, ModuleType, type)
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
@@ -61,14 +61,12 @@ class Visits(CandidateHere):
     Attributes:
         all: Visits that were kept; two with the same variables are one.
         namespace: Globals of the program; empty before the first visit.
-        lost: Places with a visit that was not kept, because it is too large or one too many.
     """
 
     def __init__(self) -> None:
         super().__init__(False)
         self.all: list[Visit] = []
         self.namespace: dict[str, Any] = {}
-        self.lost: set[int] = set()
         self._globals: dict[int, object] = {}
         self._known: dict[tuple[object, ...], int] = {}
         self._counts: dict[int, int] = {}
@@ -87,7 +85,7 @@ class Visits(CandidateHere):
     def take_covered_lines(self) -> set[int]:
         """Return the numbers of the visits since the last call, from 1, and forget them.
 
-        0 stands for visits that were not kept.
+        ``-1 - place`` stands for visits of a place that were not kept.
         """
         numbers = set(self._of_check)
         self._of_check.clear()
@@ -97,11 +95,9 @@ class Visits(CandidateHere):
     def _visit(self, place: int) -> bool:
         """Keep a copy of the caller's variables; return False."""
         count = self._counts[place] = self._counts.get(place, 0) + 1
-        if count > _ALL_OF_THE_FIRST and count & (count - 1):
-            return False
-        if len(self.all) >= MAX_VISITS or self._bytes > MAX_TOTAL_BYTES:
-            self.lost.add(place)
-            self._of_check.add(0)
+        is_skipped = count > _ALL_OF_THE_FIRST and count & (count - 1)
+        if is_skipped or len(self.all) >= MAX_VISITS or self._bytes > MAX_TOTAL_BYTES:
+            self._of_check.add(-1 - place)
             return False
         frame = sys._getframe(1)
         if not self.namespace:
@@ -112,7 +108,7 @@ class Visits(CandidateHere):
         return False
 
     def _keep(self, place: int, variables: dict[str, object]) -> int:
-        """Return the number of the visit; 0 if it is too large."""
+        """Return the number of the visit; ``-1 - place`` if it is too large."""
         missing: set[str] = set()
         copy = self._copy(variables)
         if copy is None:
@@ -120,8 +116,7 @@ class Visits(CandidateHere):
             kept = {name: value for name, value in variables.items() if name not in missing}
             copy = self._copy(kept)
         if copy is None:
-            self.lost.add(place)
-            return 0
+            return -1 - place
         data, shared = copy
         key = place, data, tuple(shared), frozenset(missing)
         if key not in self._known:

@@ -137,6 +137,18 @@ HOSTILE = {
     "cycle": "def Odd():\n    it = []\n    it.append(it)\n    return it\n",
     "deep": "def Odd():\n    it = []\n    for _ in [0] * 9000:\n        it = [it]\n    return it",
     "exit": "class Odd:\n    def __reduce_ex__(self, _):\n        import os\n        os._exit(0)\n",
+    "forges": """
+import os
+class Odd:
+    def __reduce_ex__(self, _):
+        lines = '5', '[]', '["effect", "x"]', '["checks", -1, 1]', '[' * 9999
+        for number in range(3, 64):
+            try:
+                os.write(number, '\\n'.join([*lines, '']).encode())
+            except OSError:
+                pass
+        raise TypeError
+""",
 }
 
 
@@ -174,3 +186,59 @@ def test_nothing_is_known_where_no_state_could_be_kept(sandbox: Sandbox) -> None
         task = make_task(code, *(((*arguments, *more), value) for arguments, value in cases))
         effects = measure(task, sandbox)
         assert ("comparison Lt -> Gt" in effects) == is_known
+
+
+FIRST_ABOVE = """
+def first_above(values, limit):
+    for value in values:
+        if value > limit:
+            return value
+    return None
+"""
+
+
+@pytest.mark.parametrize(("place", "is_known"), [(11, True), (700, False)])
+def test_what_a_later_turn_of_a_loop_would_change_is_seen_or_not_known(
+    sandbox: Sandbox, place: int, is_known: bool
+) -> None:
+    values = [0] * place + [5] + [0] * 30
+    task = make_task(FIRST_ABOVE, ((values, 5), 5), (([9], 5), 9), (([1], 5), None))
+    effects = measure(task, sandbox)
+    repair = effects.get("comparison Gt -> GtE")
+    if is_known:
+        assert repair is not None
+        assert (repair.failing, repair.passing) == (1.0, 0.0)
+    else:
+        assert repair is None
+    assert effects["comparison Gt -> Lt"].failing == 1.0
+
+
+def test_arguments_of_exceptions_that_the_program_raises_are_compared(sandbox: Sandbox) -> None:
+    code = (
+        "import sys\n\ndef stop(number, text, other):\n    if number:\n        sys.exit(3)\n"
+        "    if text:\n        raise ValueError(5)\n    return None + other\n"
+    )
+    effects = measure(make_task(code, ((1, "", 1), 0), ((0, "x", 1), 0), ((0, "", 1), 0)), sandbox)
+    for name in ("constant 3 -> 4", "constant 5 -> 6"):
+        assert effects[name].failing == pytest.approx(1 / 3)
+    # that message is Python's own, and another one repairs nothing
+    assert effects["variable other -> text"].failing == 0.0
+
+
+def test_it_matters_whether_an_object_is_new(sandbox: Sandbox) -> None:
+    code = (
+        "def both(base, more):\n    found = base\n    found.update(more)\n    return base, found\n"
+    )
+    task = make_task(code, (({"a": 1}, {"b": 2}), ({"a": 1}, {"a": 1, "b": 2})))
+    effects = measure(task, sandbox)
+    assert effects["parameter_normalised before -> base = base.copy()"].failing == 1.0
+
+
+def test_a_variable_without_text_costs_the_check_that_has_it(sandbox: Sandbox) -> None:
+    code = (
+        "def more(number, deep):\n    items = []\n    if deep:\n        items.append(items)\n"
+        "    number = number + 7\n    return number\n"
+    )
+    effects = measure(make_task(code, ((1, False), 9), ((1, True), 9), ((2, True), 9)), sandbox)
+    effect = effects["constant 7 -> 8"]
+    assert (effect.failing, effect.passing, effect.same_as) == (1.0, 0.0, None)
