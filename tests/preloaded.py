@@ -34,10 +34,14 @@ import psutil
 
 from genesis_fp16.worker.collector_pause import collector_paused
 
+# What starts the ranks has its own name for `subprocess.Popen`.
+_TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 MODULES = (
     "agents.se_darwin_agent",
     "alembic.command",
     "alembic.script",
+    "genesis_fp16.api.app",
+    "genesis_fp16.api.server",
     "genesis_fp16.cli.app",
     "genesis_fp16.daemon.daemon",
     "genesis_fp16.plugins.probe.messages",
@@ -45,6 +49,7 @@ MODULES = (
     "infrastructure.training",
     "infrastructure.world_model.networks",
     "torch._dynamo",  # what resumes imports it; so does an optimizer without fused=True
+    _TORCHRUN,
 )
 OF_POLICIES = (
     "transformers.models.gpt2.modeling_gpt2",
@@ -60,6 +65,7 @@ del sys.argv[0]
 sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+API = "genesis_fp16.api"
 FLEET = "genesis_fp16.worker.fleet"
 GPU_SECTION = "benchmarks.gpu.section"
 GROUP = "genesis_fp16.worker.group"
@@ -83,12 +89,11 @@ PRELOADED = (  # as named on a command line
     TORTURE,
     "torch.distributed.run",
 )
+_PARENTS = (PROGRAM, API, GROUP, GPU_SECTION, SWEEP, "torch.distributed.run")
 _PYTHON = Path(sys.executable)
 _CONTEXT = multiprocessing.get_context("forkserver")
 _COLLAPSE, _HUGE_PAGE = 25, 2 << 20  # madvise(2)
 _PARENT_DEATH_SIGNAL, _SET_SUBREAPER, _GET_SUBREAPER = 1, 36, 37  # prctl(2)
-# What starts the ranks has its own name for `subprocess.Popen`.
-_TORCHRUN = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 _FIRST_HIGH_DESCRIPTOR = 200
 
 
@@ -267,7 +272,7 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
         _become(arguments, request["environment"], Path(request["folder"]), descriptors)
         if request["in_folder"]:
             sys.path.insert(0, request["folder"])
-        if request["module"] in (PROGRAM, GROUP, GPU_SECTION, SWEEP, "torch.distributed.run"):
+        if request["module"] in _PARENTS:
             _fork_children()
         if request["module"] == PROGRAM:
             from genesis_fp16.cli import main
@@ -346,7 +351,7 @@ PlainPopen = subprocess.Popen
 
 
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
-    """Forks the program, `PRELOADED` modules and ``python -P -c`` from the base; the rest starts.
+    """Forks the program, its *modules* and ``python -P -c`` from the base; the rest starts.
 
     Modules with or without ``-P`` and ``-u``.
 
@@ -354,6 +359,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
     """
 
     base: _Base | None = None
+    modules: tuple[str, ...] = PRELOADED
 
     @classmethod
     def start_base(cls) -> _Base:
@@ -371,7 +377,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
         is_python = command[0] == str(_PYTHON)
         if Path(os.fsdecode(command[0])) == _PYTHON.with_name(PROGRAM):
             module, arguments = PROGRAM, command[1:]
-        elif is_python and what[:1] == ["-m"] and what[1] in PRELOADED:
+        elif is_python and what[:1] == ["-m"] and what[1] in self.modules:
             module, arguments = what[1], what[2:]
         elif is_python and what[:1] == [CODE] and options == ["-P"]:
             module, arguments = CODE, what[1:]

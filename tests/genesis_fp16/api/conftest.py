@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -19,9 +20,16 @@ from genesis_fp16.domain.precision import Device
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, Store
 from tests.genesis_fp16.new_store import new_store
+from tests.preloaded import API, ForkedPopen
 
 TOKEN = "a-token-for-tests-0123456789"
 DEVICE = Device(accelerator=False, fp16=False, bf16=False, cpu_half=True, name="cpu")
+
+
+class _ForkedApi(ForkedPopen):
+    """Forks the API, whose imports take a second; where its memory is measured it is started."""
+
+    modules = (*ForkedPopen.modules, API)
 
 
 @dataclass
@@ -90,7 +98,8 @@ def serve_api(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., Served]]:
     """Serve a new home, locked as by a daemon; all processes are gone afterwards."""
-    with ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(subprocess, "Popen", _ForkedApi)
 
         def serve(**changes: object) -> Served:
             folder = tmp_path_factory.mktemp("api")
