@@ -20,6 +20,13 @@ from genesis_fp16.executors.remote import (
     RemoteExecutor,
 )
 from tests.genesis_fp16.executors.contract import remote_executor
+from tests.preloaded import ForkedPopen
+
+
+class _ForkedLauncher(ForkedPopen):
+    """Forks the launcher of an attempt, which starts its worker as ever."""
+
+    modules = (*ForkedPopen.modules, "genesis_fp16.worker.remote")
 
 
 class ProcessCluster:
@@ -78,7 +85,7 @@ class ProcessCluster:
     def start(self, job: JobRequest) -> None:
         log_path = Path(os.devnull) if job.folder is None else job.folder / ENGINE_LOG
         with log_path.open("ab") as log:
-            self.jobs[job.name] = subprocess.Popen(
+            self.jobs[job.name] = _ForkedLauncher(
                 job.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
