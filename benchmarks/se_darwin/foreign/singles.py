@@ -10,15 +10,12 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.effects import Effect, measure_effects
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
-from agents.se_darwin.sandbox import Execution, Output, TestCase
-from agents.se_darwin.sandbox.execution import OutputKind
 from agents.se_darwin.search.operators import revise
 from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin.tasks.evaluation import Evaluation
@@ -26,7 +23,6 @@ from benchmarks.se_darwin.foreign.bug import MODULE, ForeignBug
 
 RECORDED = Path("benchmark_results/.cache/foreign-singles")
 _SECONDS = 5.0
-_Fields = tuple[OutputKind, str, str, list[int]]
 _TOGETHER = 16
 
 
@@ -62,78 +58,47 @@ class Singles:
 def record(bug: ForeignBug, folder: Path = RECORDED, *, seconds: float = 120.0) -> Singles:
     """Run every single edit of *bug* that was not run before, for *seconds* at most.
 
+    The effects are measured each time: unlike the results they depend on how that is done.
+
     Raises:
         ValueError: The sandbox cannot run the tests.
     """
     file = folder / f"{bug.digest[:16]}.json"
     known = json.loads(file.read_text()) if file.is_file() else {"runs": {}}
+    runs: dict[str, str] = known["runs"]
     request = EvolutionRequest(
         code=bug.code, function=bug.function, module=MODULE, test_code=bug.test_code
     )
-    space = EditSpace(bug.code, bug.function)
-    programs: dict[str, Step] = {}
-    for step in revise(space, frozenset()):
-        programs.setdefault(space.program(step.edits), step)
-    programs.pop(space.source, None)
-    runs: dict[str, str] = known["runs"]
-    todo = [source for source in programs if _digest(source) not in runs]
-    if todo or "effects" not in known:
+    with request.sandbox() as sandbox:
+        task = request.task(sandbox, _SECONDS)
+        space = task.space
+        programs: dict[str, Step] = {}
+        for step in revise(space, frozenset()):
+            programs.setdefault(space.program(step.edits), step)
+        programs.pop(space.source, None)
+        nothing = frozenset[Edit]()
+        [given] = task.evaluate(sandbox, [(nothing, space.source)], coverage=True)
+        effects = measure_effects(task, sandbox, given, space.edits, seconds=seconds)
+        todo = [source for source in programs if _digest(source) not in runs]
         ends = time.monotonic() + seconds
-        with request.sandbox() as sandbox:
-            task = request.task(sandbox, _SECONDS)
-            nothing = frozenset[Edit]()
-            [given] = task.evaluate(sandbox, [(nothing, space.source)], coverage=True)
-            known["given"] = [
-                [each and [each.kind, each.text, each.arguments, sorted(each.lines)]]
-                for each in given.execution.outputs
-            ]
-            known["end"] = given.execution.end
-            known["tests"] = [
-                [each.kind, each.expected, each.expected_arguments] for each in task.tests
-            ]
-            measured = measure_effects(task, sandbox, given, task.space.edits, seconds=seconds)
-            known["effects"] = [
-                [index, asdict(measured[edit])]
-                for index, edit in enumerate(task.space.edits)
-                if edit in measured
-            ]
-            for start in range(0, len(todo), _TOGETHER):
-                if time.monotonic() > ends:
-                    break
-                batch = todo[start : start + _TOGETHER]
-                children = task.screen(sandbox, [(programs[each].edits, each) for each in batch])
-                for source, child in zip(batch, children, strict=True):
-                    runs[_digest(source)] = "".join("01"[passes] for passes in child.passed)
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(known))
-    tests = [
-        TestCase(arguments=(), kind=kind, expected=expected, expected_arguments=arguments)
-        for kind, expected, arguments in known["tests"]
-    ]
-    execution = Execution(
-        outputs=tuple(_output(each[0]) for each in known["given"]), end=known["end"]
-    )
+        for start in range(0, len(todo), _TOGETHER):
+            if time.monotonic() > ends:
+                break
+            batch = todo[start : start + _TOGETHER]
+            children = task.screen(sandbox, [(programs[each].edits, each) for each in batch])
+            for source, child in zip(batch, children, strict=True):
+                runs[_digest(source)] = "".join("01"[passes] for passes in child.passed)
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"runs": runs}))
     kept = [(step, runs.get(_digest(source))) for source, step in programs.items()]
     return Singles(
         bug=bug,
         space=space,
-        given=Evaluation.of(frozenset(), space.source, execution, tests),
+        given=given,
         steps=[step for step, passed in kept if passed is not None],
         passed=[tuple(each == "1" for each in passed) for _, passed in kept if passed is not None],
-        effects={space.edits[index]: _effect(fields) for index, fields in known["effects"]},
+        effects=effects,
     )
-
-
-def _effect(fields: dict[str, Any]) -> Effect:
-    same_as = fields["same_as"]
-    return Effect(**{**fields, "same_as": None if same_as is None else tuple(same_as)})
-
-
-def _output(fields: _Fields | None) -> Output | None:
-    if fields is None:
-        return None
-    kind, text, arguments, lines = fields
-    return Output(kind=kind, text=text, arguments=arguments, lines=frozenset(lines))
 
 
 def _digest(source: str) -> str:
