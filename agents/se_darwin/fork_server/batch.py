@@ -151,6 +151,7 @@ class Batch:
     def _probe(self, source: str, probes: ProbeRequest, writer: int) -> None:
         request = self._request
         limit_cpu(request["cpu_seconds"] - probes["seconds"])
+        signal.setitimer(signal.ITIMER_REAL, request["wall_seconds"] - probes["seconds"])
         with own_state():
             if request["suite_module"] is None:
                 name, module = request["function"], request["module"]
@@ -159,6 +160,7 @@ class Batch:
                 suite = _read_suite(self._suite_fd)
                 os.close(self._suite_fd)
                 visits, numbers = record_suite(suite, source)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
             for line in evaluate(probes, visits, numbers):
                 write_line(writer, line)
 

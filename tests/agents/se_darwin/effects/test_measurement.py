@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -242,3 +243,15 @@ def test_a_variable_without_text_costs_the_check_that_has_it(sandbox: Sandbox) -
     effects = measure(make_task(code, ((1, False), 9), ((1, True), 9), ((2, True), 9)), sandbox)
     effect = effects["constant 7 -> 8"]
     assert (effect.failing, effect.passing, effect.same_as) == (1.0, 0.0, None)
+
+
+def test_a_program_that_waits_for_ever_takes_no_time_of_the_search(sandbox: Sandbox) -> None:
+    code = (
+        "import time\n\ndef wait(a, b):\n    while a < b:\n        time.sleep(0.05)\n    return a\n"
+    )
+    task = replace(
+        make_task(code, ((2, 1), 2), ((1, 2), 2)), limits=replace(LIMITS, wall_seconds=0.3)
+    )
+    began = time.monotonic()
+    assert measure(task, sandbox, seconds=60.0) == {}
+    assert time.monotonic() - began < 30.0
