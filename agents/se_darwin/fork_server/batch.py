@@ -83,19 +83,26 @@ class Batch:
     Args:
         request: The request.
         suite_fd: Descriptor of the file with the test suite.
+        parent_fd: Descriptor of the parent's requests: if it hangs up, this process ends.
         base_bytes: Address space of the bare interpreter.
         folders: Private folders, at least as many as candidates run at the same time; or none.
     """
 
     def __init__(
-        self, request: Request, suite_fd: int, base_bytes: int, folders: Sequence[str] = ()
+        self,
+        request: Request,
+        suite_fd: int,
+        parent_fd: int,
+        base_bytes: int,
+        folders: Sequence[str] = (),
     ) -> None:
         self._request, self._suite_fd, self._base_bytes = request, suite_fd, base_bytes
         self._tests = ast.literal_eval(request["tests"] or "()")
         self._results: list[list[str | float]] = [[] for _ in request["sources"]]
         self._running: dict[int, _Child] = {}
         self._folders, self._folder = list(folders), ""
-        self._poller = select.poll()
+        self._poller, self._parent_fd = select.poll(), parent_fd
+        self._poller.register(parent_fd, 0)
 
     def run(self) -> list[list[str | float]]:
         """Run every source; return ``[end, output, CPU seconds]`` of each."""
@@ -259,6 +266,8 @@ class Batch:
         seconds = min(child.deadline for child in self._running.values()) - time.monotonic()
         ended = []
         for descriptor, _ in self._poller.poll(max(0.0, seconds * 1000.0)):
+            if descriptor == self._parent_fd:  # nobody waits for the results
+                os._exit(0)  # the children die with this process
             child = self._running[descriptor]
             part = os.read(descriptor, 1 << 16)
             child.output += part

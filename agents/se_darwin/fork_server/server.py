@@ -59,7 +59,7 @@ def main() -> None:
     gc.disable()
     _send(answers, {"layers": layers, "missing": missing})
     while (request := _receive(requests)) is not None:
-        _send(answers, {"results": Batch(request, suite_fd, base_bytes, folders).run()})
+        _send(answers, {"results": Batch(request, suite_fd, requests, base_bytes, folders).run()})
     os._exit(0)
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agents.se_darwin.sandbox import Limits, Sandbox, SandboxUnavailableError, TestCase
@@ -165,6 +166,31 @@ def test_a_lost_server_costs_only_the_candidate_that_lost_it() -> None:
         assert sandbox.restarts == 1
         assert all(case.passes(out) for case, out in zip(TESTS, executions[1].outputs, strict=True))
         assert passed(sandbox, ADD_ONE) == [True] * 3
+
+
+def test_a_candidate_that_waits_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom agents.se_darwin.sandbox import Limits, Sandbox, TestCase\n"
+        "waits = 'import time\\ndef solve(x):\\n    time.sleep(3600)'\n"
+        "sandbox = Sandbox(limits=Limits(wall_seconds=3600.0))\n"
+        "print('open', flush=True)\n"
+        "sandbox.run([waits], [TestCase.returning((1,), 1)], function='solve')\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as asking:
+        try:
+            assert asking.stdout is not None
+            assert asking.stdout.readline() == b"open\n"
+            ends = time.monotonic() + 120.0
+            children: list[psutil.Process] = []
+            while len(children) < 3:  # the server, the first of its namespace, the candidate
+                assert time.monotonic() < ends
+                time.sleep(0.01)
+                children = psutil.Process(asking.pid).children(recursive=True)
+        finally:
+            asking.kill()
+    assert psutil.wait_procs(children, timeout=60)[1] == []
 
 
 def test_closing_ends_the_server_and_removes_its_folder(tmp_path: Path) -> None:
