@@ -133,7 +133,7 @@ def test_a_docstring_that_the_program_contradicts_decides_between_repairs(
         function="total",
         test_code=f"from program import total\ndef test_a():\n    {tests}\n",
     )
-    assessment = assess(request.task(sandbox, 5.0), sandbox, seconds=10.0 if operator else 1.0)
+    assessment = assess(request.task(sandbox, 5.0), sandbox, seconds=60.0 if operator else 1.0)
     assert assessment.examples == 2
     if operator is None:  # no repair does that, and it is asked about
         assert list(assessment.contradicted) == ["total([100], 100)"]
