@@ -148,7 +148,7 @@ def _by_place(
 ) -> tuple[defaultdict[int, list[_Reached]], defaultdict[int, set[int]], tuple[int, int]]:
     """Return what is known of each place, and how many failing and passing checks reach any.
 
-    Of a place: its visits, and the failing checks of which not all visits were kept.
+    Of a place: its visits, and the failing checks with visits that were not kept.
     """
     found: dict[int, _Reached] = {}
     incomplete: defaultdict[int, set[int]] = defaultdict(set)
@@ -203,7 +203,7 @@ class _Evaluator:
         Args:
             probe: The versions.
             reached: Visits of the place.
-            incomplete: Failing checks of which not all visits were kept.
+            incomplete: Failing checks with visits that were not kept.
         """
         signal.setitimer(signal.ITIMER_VIRTUAL, _PROBE_SECONDS, _AGAIN_SECONDS)
         try:
