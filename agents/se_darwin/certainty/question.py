@@ -76,15 +76,16 @@ def choose_question(
         other = max(differing, key=lambda it: beliefs[key(it.behaviour[place])])
         theirs = other.behaviour[place]
         call = render_call(function, each.call)
+        ours_text, theirs_text = _results(ours, theirs)
+        unread = max(0, len(ours_text) + len(theirs_text) - MAX_LENGTH)
         value = (
             doubt([*beliefs.values()])
             - _FAILURE_COST * sum(it is None or it.kind != "value" for it in (ours, theirs))
             - _CHANGE_COST * each.changes
             - _UNUSUAL_COST * (not each.is_usual)
-            - _LETTER_COST * len(call)
+            - _LETTER_COST * (len(call) + unread)
         )
         if len(call) <= MAX_LENGTH and (best is None or value > best[0]):
-            ours_text, theirs_text = _results(ours, theirs)
             best = value, Question(call=call, ours=ours_text, theirs=theirs_text, other=other)
     return best[1] if best else None
 

@@ -49,6 +49,16 @@ def test_what_tests_would_pass_is_asked_before_what_they_would_not(
     assert question.call == "solve([1, 2, 3, 4, 5, 6])"
 
 
+def test_results_that_nobody_can_read_are_not_asked_about(repair: Make, outputs: Make) -> None:
+    candidates = [
+        Candidate(repair=repair(), behaviour=outputs("1" * 9000, "2"), belief=0.6),
+        Candidate(repair=repair(), behaviour=outputs("1" * 9001, "3"), belief=0.4),
+    ]
+    question = choose_question("solve", candidates, inputs_of(1, [1, 2, 3, 4, 5, 6]))
+    assert question is not None
+    assert question.ours == "returns 2"
+
+
 def test_there_is_no_question_if_repairs_agree(repair: Make, outputs: Make) -> None:
     alone = Candidate(repair=repair(), behaviour=outputs("1"), belief=0.5)
     assert choose_question("solve", [alone, alone], inputs_of(1)) is None
