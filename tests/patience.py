@@ -16,7 +16,7 @@ POLL_SHARE = 0.1  # most of the time that looking takes: what is awaited needs t
 MOST_POLL_SECONDS = 1.0  # a first look may take long: it may start servers
 LOOK_SECONDS = 5.0  # between two looks at the processes, which are dear
 IDLE_SECONDS = 120.0
-CROWDING_SAMPLE_SECONDS = 0.05
+CROWDING_SAMPLE_SECONDS = 0.02
 MOST_SECONDS = 480.0  # below pytest's own timeout, so that the message is ours
 
 

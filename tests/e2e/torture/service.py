@@ -315,7 +315,8 @@ class Service:
         mine = {self.pid}
         if self.pid is not None and not self.stage.real:
             with suppress(psutil.Error):  # the base is the daemon's first child
-                mine |= {min(each.pid for each in psutil.Process(self.pid).children())}
+                children = psutil.Process(self.pid).children()
+                mine |= {min((each.pid for each in children), default=self.pid)}
         return [each for each in found if each.pid not in mine]
 
     # What it shows

@@ -20,12 +20,12 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def failures(settings: Settings) -> list[str]:
-    findings = check_executor(settings, wait_seconds=60.0)
+    findings = check_executor(settings, wait_seconds=400.0)
     return [f"{each.what}; {each.remedy}" for each in findings if not each.ok]
 
 
 def test_a_job_reports_what_its_machine_has(settings, slurm_cluster: SlurmCluster) -> None:
-    findings = list(check_executor(settings, wait_seconds=60.0))
+    findings = list(check_executor(settings, wait_seconds=400.0))
     assert [each for each in findings if not each.ok] == []
     found = " ".join(each.what for each in findings)
     assert "2 of 2 nodes" in found
@@ -63,7 +63,7 @@ def test_the_command_fails_if_a_run_would_be_lost(settings, slurm_cluster, monke
 
 
 def test_this_machine_needs_no_check(tmp_path: Path) -> None:
-    [finding] = check_executor(Settings(home=tmp_path), wait_seconds=60.0)
+    [finding] = check_executor(Settings(home=tmp_path), wait_seconds=400.0)
     assert finding.ok
 
 
