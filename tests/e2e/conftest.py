@@ -270,8 +270,8 @@ def train_without_end() -> Callable[[Daemon], Daemon]:
             FP16_GROWTH_INTERVAL=10_000_000,
             GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
             GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
-            GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=500,
-            GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.01,  # others need the core
+            GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=250,
+            GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.02,  # others need the core
         )
         if daemon.process is None or daemon.process.poll() is not None:
             daemon.start()

@@ -51,8 +51,8 @@ def test_a_configmap_swapped_again_and_again_switches_a_running_job(daemon) -> N
         GENESIS_CPU_HALF="true",
         GENESIS_BASELINE_EVERY_RUNS=0,
         GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
-        GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=500,
-        GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.01,
+        GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=250,
+        GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.02,
     )
     assert (daemon.folder / ".env").is_symlink()
     daemon.start()

@@ -196,8 +196,8 @@ def daemon(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Daemon]:
         GENESIS_RAY_TOKEN_FILE=ray_cluster.token_file,
         GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
         GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
-        GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=500,
-        GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.01,
+        GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=250,
+        GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.02,
     )
     yield daemon
     daemon.clean_up()
