@@ -129,6 +129,8 @@ def test_a_dashboard_can_be_drawn(storm: Any) -> None:
     assert [axes.get_title("left") for axes in figure.axes] == [
         panel["title"] for panel in dashboard["panels"]
     ]
-    empty = [axes.get_title("left") for axes in figure.axes if axes.texts]
-    assert empty == ["GPU memory"], "no data; this one says that it needs a GPU"
+    empty = {axes.get_title("left") for axes in figure.axes if axes.texts}
+    # Underflow is NaN after a skipped step: a few scrapes may all come then.
+    empty.discard("Underflow and stagnation")
+    assert empty == {"GPU memory"}, "no data; this one says that it needs a GPU"
     figure.savefig(io.BytesIO(), dpi=30)  # pixels cost seconds
