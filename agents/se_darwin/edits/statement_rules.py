@@ -137,6 +137,8 @@ def _joined(first: ast.Assign, second: ast.Assign) -> ast.Assign:
 
 
 def _split(target: ast.Tuple, value: ast.Tuple) -> Block:
+    if len(target.elts) != len(value.elts):  # another edit has changed the value
+        return Block([ast.copy_location(ast.Assign([target], value), target)])
     pairs = zip(target.elts, value.elts, strict=True)
     return Block([ast.copy_location(ast.Assign([one], each), target) for one, each in pairs])
 

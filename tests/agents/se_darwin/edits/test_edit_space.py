@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -271,3 +272,13 @@ class Cart:
     for missing in ("Cart.sum", "Shop.total", "total"):
         with pytest.raises(ValueError, match="defines no function"):
             EditSpace(source, missing)
+
+
+def test_any_two_edits_of_different_nodes_give_a_program() -> None:
+    space = EditSpace(
+        "def solve(a, b):\n    a, b = (b, a)\n    return a\n",
+        "solve",
+    )
+    for pair in combinations(space.edits, 2):
+        if pair[0].node != pair[1].node:
+            compile(space.program(pair), "program", "exec", dont_inherit=True)
