@@ -40,8 +40,8 @@ def live_through(daemon: Daemon, kill: Callable[[str], None]) -> float:
         "to finish the run in another job",
     )
     [resumed] = daemon.events("resumed")
-    assert resumed.step >= known, "a newer one may have arrived without its event"
-    assert Path(resumed.path).name.startswith("step-")
+    assert resumed.step >= known, "a file arrives before the event that announces it"
+    assert Path(resumed.path).name == f"step-{resumed.step:010d}.pt"
     assert [event.outcome for event in daemon.events("finished")] == ["done"]
     assert (agent_folder / "published.pt").exists(), "its model did not arrive"
     assert len(jobs()) == 2

@@ -261,6 +261,8 @@ def storm(
         seen('genesis_runs_total{agent="storm", result="succeeded"}')
         seen('genesis_guard_trips_total{agent="storm"}')
         told("GenesisGuardTripped", "storm")
+        # Telemetry takes at most 0.9 % of the time of the steps, so it may begin late.
+        seen('count(genesis_update_stagnation_ratio{agent="storm"} >= 0)')
         seen(f"absent(increase(genesis_run_resumes_total[{RATE_INTERVAL}s]) > 0)")
         seen(f"timestamp(up) > {time.time() + 1}")  # what came last has been scraped twice
         yield Storm(monitoring, receiver, begin)

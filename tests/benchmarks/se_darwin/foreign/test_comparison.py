@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.se_darwin.foreign.__main__ import main
 from benchmarks.se_darwin.foreign.attempt import AttemptRecord, Conditions, RankerName
 from benchmarks.se_darwin.foreign.comparison import compare
+from benchmarks.se_darwin.foreign.handwritten_bugs import handwritten_bugs
 
 
 def _record(
@@ -118,3 +120,35 @@ def test_different_budgets_are_not_compared() -> None:
 def test_no_attempts_are_refused() -> None:
     with pytest.raises(ValueError, match="no attempts"):
         compare([])
+
+
+def test_repairs_are_counted_by_what_evolve_says_of_them() -> None:
+    records = [
+        _record("model", name, executions=1, repaired=True, right=right).model_copy(
+            update={"certainty": {"level": level, "question": question}}
+        )
+        for name, right, level, question in (
+            ("a", True, "well supported", ""),
+            ("b", False, "well supported", ""),
+            ("c", False, "weakly supported", "f(1)?"),
+        )
+    ]
+    report = compare(records)
+    assert "| shipped model | well supported | 2 | 1 (50 %) | 0 of 1 |" in report
+    assert "| shipped model | weakly supported | 1 | 0 (0 %) | 1 of 1 |" in report
+
+
+def test_the_bugs_to_develop_on_can_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bugs = handwritten_bugs()
+    lines = [
+        _record("model", bug.name, executions=1, repaired=True).model_copy(
+            update={"source": "handwritten", "digest": bug.digest}
+        )
+        for bug in bugs
+    ]
+    file = tmp_path / "attempts.jsonl"
+    file.write_text("".join(f"{each.model_dump_json()}\n" for each in lines))
+    assert main(["report", str(file), "--without-sample", "5"]) == 0
+    assert f"| handwritten | shipped model | {len(bugs) - 5} |" in capsys.readouterr().out
