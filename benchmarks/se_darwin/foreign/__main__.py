@@ -93,9 +93,11 @@ def _chosen(options: argparse.Namespace, source: str) -> list[ForeignBug]:
     bugs = SOURCES[source]()
     if options.only:
         bugs = [bug for bug in bugs if bug.name in options.only]
-    if options.sample:
-        bugs = Random(_SAMPLE_SEED).sample(bugs, min(options.sample, len(bugs)))
-    return bugs
+    return _sampled(bugs, options.sample) if options.sample else bugs
+
+
+def _sampled(bugs: list[ForeignBug], count: int) -> list[ForeignBug]:
+    return Random(_SAMPLE_SEED).sample(bugs, min(count, len(bugs)))
 
 
 def _build(options: argparse.Namespace) -> None:
@@ -120,6 +122,14 @@ def _log(line: str) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     records = [record for file in options.files for record in read_records(file)]
+    if options.without_sample:
+        sources = {record.source for record in records}
+        sampled = {
+            bug.digest
+            for source in sources
+            for bug in _sampled(SOURCES[source](), options.without_sample)
+        }
+        records = [record for record in records if record.digest not in sampled]
     print(compare(records, options.within))
 
 
@@ -171,6 +181,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("files", type=Path, nargs="+")
     report.add_argument(
         "--within", type=int, help="cut all to this budget of executions; else all had the same"
+    )
+    report.add_argument(
+        "--without-sample", type=int, help="leave out the bugs that --sample of this number takes"
     )
     report.set_defaults(command=_report)
     return parser

@@ -46,6 +46,7 @@ def compare(records: Sequence[AttemptRecord], within: int | None = None) -> str:
         f"Budget of a bug: {seconds:g} s and {evaluations} executions.",
         "",
         *_repairs(by_ranker),
+        *_support(by_ranker),
         *_answers(by_ranker),
         *_executions(by_ranker),
         *_over_seeds(by_ranker),
@@ -112,6 +113,23 @@ def _repairs(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
                 f"| {sum(bool(record.error) for record in chosen)} "
                 f"| {sum(record.seconds for record in chosen):.0f} |"
             )
+
+
+def _support(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
+    """Tell how many repairs are right by what `evolve` says of them."""
+    yield ""
+    yield "| ranker | evolve calls it | repairs | right | wrong, with a question |"
+    yield "|---|---|---|---|---|"
+    for ranker, attempts in sorted(by_ranker.items()):
+        levels: dict[str, list[AttemptRecord]] = {}
+        for record in attempts.values():
+            if record.repaired and isinstance(record.certainty, dict):
+                levels.setdefault(str(record.certainty.get("level")), []).append(record)
+        for level, records in sorted(levels.items()):
+            wrong = [each.certainty for each in records if not each.right]
+            asked = sum(isinstance(each, dict) and bool(each.get("question")) for each in wrong)
+            right = _share(len(records) - len(wrong), len(records))
+            yield f"| {ranker} | {level} | {len(records)} | {right} | {asked} of {len(wrong)} |"
 
 
 def _answers(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
