@@ -28,13 +28,14 @@ _LINE_START = re.compile(r"\s*(?:export\s+)?['\"]?(\w{1,80})", re.ASCII)
 _PREFIXES = ("GENESIS", "FP16")
 _AGENT = re.compile(r"GENESIS_AGENTS__\w+__\w")
 _OURS = re.compile(r"GENESIS_|FP16_|(ENABLE|DISABLE)_FP16", re.IGNORECASE)
+_BEFORE_NAME = r"(?:(?:export|setx?|declare|readonly|ENV)\s+(?:-x\s+)?|Environment\s{0,9}=\s{0,9})?"
 _ASSIGNMENT = re.compile(
-    r"[^\w#;/]*(?:(?:export|setx?|declare|readonly|ENV)\s+(?:-x\s+)?)?['\"]?(\w{1,80})['\"]?"
+    rf"[^\w#;/]*{_BEFORE_NAME}['\"]?(\w{{1,80}})['\"]?"
     r"\s{0,20}[=:\s][\s=:>'\"]{0,20}(\w{1,20})\b",
     re.ASCII,
 )
 _FLAG = re.compile(  # however its words are joined, and all that follows it
-    r"[^\w#;/]*(?:(?:export|setx?|declare|readonly|ENV)\s+(?:-x\s+)?)?['\"]?"
+    rf"[^\w#;/]*{_BEFORE_NAME}['\"]?"
     r"(?:GENESIS[\s_.-]{1,3})?ENABLE[\s_.-]{0,3}FP16[\s_.-]{0,3}TRAINING(?!\w)(.{0,80})",
     re.ASCII | re.IGNORECASE,
 )
@@ -154,8 +155,7 @@ def read_env_file(
                 problems.append(_describe_malformed(binding.original.string, source))
         elif binding.key == ENV_FILE_VARIABLE:
             problems.append(f"{ENV_FILE_VARIABLE} ({source}): only the environment can name it")
-        elif (key := binding.key) is not None and (is_ours(key, known) or "FP16" in key.upper()):
-            # Any name with FP16 counts here: the file is the operator's own.
+        elif (key := binding.key) is not None and _may_be_ours(binding, known):
             if _NAME.fullmatch(key):
                 earlier = variables.get(key)
                 if key == ROLLBACK_FLAG and earlier and earlier.value.lower() not in TRUE_TEXTS:
@@ -186,6 +186,14 @@ def _plain_lines(text: str) -> Iterable[Binding]:
             return ()
         found.append(Binding(plain[1], plain[2], Original(line, number), error=False))
     return found
+
+
+def _may_be_ours(binding: Binding, known: Collection[str]) -> bool:
+    """Whether a variable of the operator's own file is a setting, or was meant to be one."""
+    name = binding.key or ""
+    if is_ours(name, known) or "FP16" in name.upper():
+        return True
+    return _FLAG.match(binding.original.string.lstrip()) is not None  # Environment=NAME=value
 
 
 def _describe_malformed(text: str, source: str) -> str:

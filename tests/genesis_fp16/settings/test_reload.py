@@ -351,6 +351,8 @@ def test_a_pipe_or_an_oversized_file_changes_nothing(running: Running) -> None:
         b"ENABLE_FP16_TRAINING=\xe2\x80\x9cfalse\xe2\x80\x9d\n",  # curly quotes
         b"ENABLE_FP16_TRAINING:\n  false\n",
         b"ENABLE-FP16-TRAINING=false\n",
+        b"Environment=ENABLE_FP16_TRAINING=false\n",  # from a unit of systemd
+        b"GENESIS_SLOTS=2\nEnvironment = 'ENABLE_FP16_TRAINING=false' 'A=b'\n",
         b"ENABLE FP16 TRAINING: no\n",
         b"ENABLE_FP16_TRAINING=true\nenable.fp16.training none\n",
         "ENABLE_FP16_TRAINING=false\r\n".encode("utf-16"),
