@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from itertools import islice
 from pathlib import Path
@@ -15,10 +15,11 @@ from agents.se_darwin.prior import PRIOR_FOLDER
 from agents.se_darwin.settings import SEDarwinSettings
 from agents.se_darwin.solution.request import SearchProgress
 from agents.se_darwin_agent import SEDarwinAgent
-from infrastructure.agent_contract import Agent, RunContext
+from infrastructure.agent_contract import Agent, RunContext, Transition
 from infrastructure.agent_contract.run_context import Budget
-from infrastructure.trajectories import ReplayBuffer
+from infrastructure.trajectories import ReplayBuffer, part_of
 from infrastructure.trajectories.schema import target_problem
+from infrastructure.trajectories.split import MIN_HELD_OUT_GROUPS
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model_agent.prior import Prior
 
@@ -129,14 +130,25 @@ def test_another_run_collects_other_transitions(context: RunContext) -> None:
     assert collected[0] == collected[1] != collected[2]
 
 
+def enough_to_hold_out(transitions: Iterator[Transition]) -> Iterator[Transition]:
+    """250 at least, and enough for a fit: which programs come first depends on the Python."""
+    held_out: dict[str, set[str]] = {"calibration": set(), "test": set(), "train": set()}
+    for number, transition in enumerate(transitions, start=1):
+        yield transition
+        held_out[part_of(transition.group)].add(transition.group)
+        fewest = min(len(groups) for groups in held_out.values())
+        if number >= 250 and fewest >= MIN_HELD_OUT_GROUPS:
+            return
+
+
 @pytest.mark.process
 def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
     agent = SEDarwinAgent()
     model = WorldModel(SPEC)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fields that never vary in so little data
-        long = dataclasses.replace(context, budget=Budget(seconds=60.0, transitions=250))
-        model.fit(agent.collect(long), epochs=2)
+        long = dataclasses.replace(context, budget=Budget(seconds=600.0, transitions=2000))
+        model.fit(enough_to_hold_out(agent.collect(long)), epochs=2)
     model.beaten_prior = Prior.open(PRIOR_FOLDER).digest
     model.save(agent.published_folder(context))
     transitions = list(islice(agent.collect(context), 60))
