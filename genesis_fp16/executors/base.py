@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.run_spec import RunSpec
 from infrastructure.events import Command
 
@@ -88,7 +89,8 @@ class Executor(Protocol):
     def give_leave(self, until: float) -> None:
         """Let workers that end with the daemon run until then, in monotonic seconds, and no longer.
 
-        Safe in another thread. Without a call they may run on.
+        No engine is asked for a job later than that. Safe in another thread. Without a call
+        neither has a limit.
         """
 
     def kill(self, handle: Handle) -> None:
@@ -96,6 +98,17 @@ class Executor(Protocol):
 
     def find(self, folder: Path) -> Handle | None:
         """Handle of the job that an earlier daemon ordered for the attempt in *folder*, if any."""
+
+    def end_unseen(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
+        """Have the job of an attempt end whose files are in another daemon's home.
+
+        Args:
+            folder: Where its files would be if they were here.
+
+        Returns:
+            Handle of the job; `poll` tells when nothing of it runs any more. None if no job can be
+            ended from here.
+        """
 
     def recover(self, handle: Handle) -> bool:
         """Take over a worker that an earlier daemon started; False if it has ended."""

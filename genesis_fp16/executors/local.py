@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import structlog
 
+from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
 from genesis_fp16.executors.job_files import read_order, revoke
@@ -224,6 +225,16 @@ class LocalExecutor:
             consequence = "it ends without another trace; the run goes on from its last checkpoint"
             log.warning("job_given_up", job=order.job, engine=order.engine, consequence=consequence)
             revoke(folder)
+        return None
+
+    def end_unseen(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
+        """None: no engine can be asked from here; the log names a job that goes on."""
+        del folder
+        if attempt.job is not None:
+            consequence = "it trains on, and the run starts over here"
+            remedy = "end it with the cluster's own tools; set one GENESIS_EXECUTOR for all daemons"
+            fields = {"agent": agent, "job": attempt.job}
+            log.warning("job_not_ended", **fields, consequence=consequence, remedy=remedy)
         return None
 
     def recover(self, handle: Handle) -> bool:

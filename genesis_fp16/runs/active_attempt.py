@@ -316,6 +316,7 @@ class ActiveAttempt:
     def end(self, status: ExitStatus) -> None:
         """Record that the worker has ended; what is still to be read ends here too."""
         self.exit_status = status
+        self.attempt = replace(self.attempt, waiting=None)
         self.progress.tail.end_here()
 
     def mark_orphaned(self, kill_at: float) -> None:

@@ -1,7 +1,12 @@
 """The daemon with jobs of a real Slurm: rollback, its own death, a drained node, the end."""
 
+import shutil
+import time
+from pathlib import Path
+
 import pytest
 
+from benchmarks.takeover.postgres import postgres_server
 from tests.genesis_fp16.executors.slurm_cluster import SlurmCluster
 from tests.patience import wait_until
 
@@ -45,6 +50,38 @@ def test_a_run_survives_rollback_daemon_and_node(
     assert daemon.events("finished")[-1].outcome == "stopped"
     states = ("squeue", "--noheader", "--states=running,pending")
     wait_until(lambda: not slurm_cluster.ask(*states), "the end of all jobs")
+
+
+def test_a_daemon_with_another_home_ends_the_job_of_the_lost_one(
+    make_daemon, train_without_end, slurm_cluster: SlurmCluster, tmp_path: Path, record_property
+) -> None:
+    """Its run starts over there, and never trains twice at a time."""
+    pytest.importorskip("psycopg")
+    if shutil.which("initdb") is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    with postgres_server() as port:
+        lost, next_one = make_daemon(tmp_path / "lost"), make_daemon(tmp_path / "next")
+        for daemon in (lost, next_one):
+            daemon._environ |= slurm_cluster.variables
+            daemon.configure(
+                GENESIS_EXECUTOR="slurm",
+                GENESIS_DATABASE_URL=f"postgresql://postgres@127.0.0.1:{port}/postgres",
+            )
+        train_without_end(lost)
+        [run] = [each["id"] for each in lost.json("runs") if each["state"] == "running"]
+        lost.kill9()
+        died, reached = time.time(), lost.events("step_stats")[-1].step
+        wait_until(lambda: lost.events("step_stats")[-1].step > reached, "the job to outlive it")
+        train_without_end(next_one)
+        last, first = lost.events("step_stats")[-1].time, next_one.events("started")[0].time
+        assert last < first
+        took = f"last step {last - died:.1f} s later, next attempt {first - died:.1f} s"
+        record_property("measured", f"daemon with another home: {took}")
+        shown = next_one.json("runs", "show", run)
+        assert (shown["state"], shown["failures"], len(shown["attempts"])) == ("running", 0, 2)
+        assert slurm_cluster.node_of(shown["attempts"][0]["job"]) == ""
+        assert len(lost.events("started")) == 1
+        assert next_one.stop()[0] == 0
 
 
 def test_torchrun_works_in_a_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,9 @@ class EngineThread:
     Args:
         jobs: Those that are followed, by name; the caller changes it.
         ask_seconds: Time between two questions about all jobs.
+
+    Attributes:
+        submit_until: Monotonic seconds from which no job is asked for any more.
     """
 
     def __init__(self, engine: Engine, jobs: Mapping[str, Job], ask_seconds: float) -> None:
@@ -34,6 +38,7 @@ class EngineThread:
         self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._troubled_at: float | None = None  # monotonic seconds
+        self.submit_until = math.inf
 
     def start(self) -> None:
         """Start it, unless it runs."""
@@ -44,6 +49,10 @@ class EngineThread:
     def submit(self, job: Job) -> None:
         """Have the engine take *job*, if it may have it and does not have it yet."""
         self._requests.put(lambda: self._submit(job))
+
+    def stop(self, job: Job) -> None:
+        """Have the engine send SIGTERM to the launcher of *job*."""
+        self._requests.put(lambda: self._stop(job))
 
     def kill(self, job: Job) -> None:
         """Have the engine end *job*, once its launcher has had its time."""
@@ -120,6 +129,8 @@ class EngineThread:
 
     def _submit(self, job: Job) -> None:
         if job.request is None or job.over or job.refused:
+            return
+        if time.monotonic() >= self.submit_until:
             return
         if job.mirror is not None and not (job.mirror.ready or job.killed):
             return

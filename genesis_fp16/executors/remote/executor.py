@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.remote_attempt import KILL_LINE, JobOrder
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
@@ -111,7 +112,8 @@ class RemoteExecutor:
         Raises:
             OSError: Its folder cannot be written.
         """
-        name, folder = job_name(spec), spec.attempt_folder
+        name = job_name(spec.agent, spec.run_id, spec.attempt, spec.incarnation)
+        folder = spec.attempt_folder
         if name not in self._jobs:
             options = self._options(spec.agent)
             write_private(folder / SPEC_FILE, spec.model_dump_json(indent=2))
@@ -174,6 +176,20 @@ class RemoteExecutor:
         order = read_order(folder)
         return None if order is None else Handle(job=order.job, folder=folder)
 
+    def end_unseen(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
+        """Have the engine end the job, which it knows by its name.
+
+        Its daemon may have died before it recorded the job, or before it asked for one.
+        """
+        number, incarnation = attempt.number, attempt.incarnation
+        name = attempt.job or job_name(agent, attempt.run_id, number, incarnation)
+        job = Job(name, folder, incarnation, request=None, started=True, unseen=True)
+        log.info("unseen_job_ends", agent=agent, engine=self.engine.name, job=name)
+        self._jobs[name] = job
+        self._thread.start()
+        self._thread.stop(job)
+        return Handle(job=name, folder=folder)
+
     def recover(self, handle: Handle) -> bool:
         """Take over the attempt of an earlier daemon; False if that is not possible.
 
@@ -214,7 +230,7 @@ class RemoteExecutor:
             return None
         job.look_at = now + LOOK_SECONDS
         job.flush()
-        status = self._ending(job, now)
+        status = self._ending_unseen(job, now) if job.unseen else self._ending(job, now)
         if status is not None:
             job.over = True
             if job.mirror is not None:
@@ -251,6 +267,14 @@ class RemoteExecutor:
             f"or its machine failed; see {job.folder / ENGINE_LOG}"
         )
 
+    def _ending_unseen(self, job: Job, now: float) -> ExitStatus | None:
+        """Its end once the engine has said for the whole grace time that the job is gone."""
+        if job.status.state not in GONE:
+            job.gone_at = math.inf
+            return None
+        job.gone_at = min(job.gone_at, now)
+        return ExitStatus() if now >= job.gone_at + self._grace else None
+
     def _take_away(self, job: Job) -> bool:
         """Take the run from the job and have the engine end it; False while storage fails."""
         if not _revoke(job.name, job.folder):
@@ -261,8 +285,11 @@ class RemoteExecutor:
         return True
 
     def waiting(self, handle: Handle) -> str:
-        """What the job waits for before it starts; empty once it has started."""
+        """What the job waits for before it starts, or what its successor waits for."""
         job = self._jobs.get(handle.job)
+        if job is not None and job.unseen:
+            reason = f": {job.status.reason}" if job.status.state is JobState.UNKNOWN else ""
+            return f"until {self.engine.name} says that {job.name} of another home is gone{reason}"
         if job is None or job.started or job.refused or job.killed:
             return ""
         if job.mirror is not None and job.mirror.waiting:
@@ -298,8 +325,11 @@ class RemoteExecutor:
             self.kill(handle)  # it has not started: the engine need not start it
 
     def give_leave(self, until: float) -> None:
-        """Do nothing: the fence of a run ends an earlier attempt."""
-        del until
+        """Ask for no job later than that: the next leader may have looked for it by then.
+
+        What runs by then goes on: the next leader takes it over, or ends it.
+        """
+        self._thread.submit_until = until
 
     def kill(self, handle: Handle) -> None:
         """Have the launcher kill the worker and its descendants, and then the engine the job.
@@ -307,7 +337,10 @@ class RemoteExecutor:
         An engine does not find every descendant. A job that has not started is the engine's alone.
         """
         job = self._jobs.get(handle.job)
-        if job is not None and not job.killed:
+        if job is not None and job.unseen:
+            job.killed = True
+            self._thread.kill(job)
+        elif job is not None and not job.killed:
             job.killed = True
             job.unsent += KILL_LINE + b"\n"
             job.flush()
@@ -344,8 +377,8 @@ def _revoke(job: str, folder: Path) -> bool:
     return True
 
 
-def job_name(spec: RunSpec) -> str:
-    """Name of the attempt's job: the same for the same attempt, and of no other."""
-    end = f"-{spec.run_id}-{spec.attempt}-{spec.incarnation[:8]}"
-    name = f"genesis-{spec.agent}"[: _LONGEST_NAME - len(end)] + end
+def job_name(agent: str, run_id: str, number: int, incarnation: str) -> str:
+    """Name of an attempt's job: the same for the same attempt, and of no other."""
+    end = f"-{run_id}-{number}-{incarnation[:8]}"
+    name = f"genesis-{agent}"[: _LONGEST_NAME - len(end)] + end
     return re.sub(r"[^a-z0-9-]", "-", name.lower())[-_LONGEST_NAME:]

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 import psutil
@@ -138,7 +139,8 @@ class Attempts:
 
     def launch(self, spec: RunSpec) -> list[str]:
         """The command of the attempt's job."""
-        return list(self.executor._request(job_name(spec), spec).command)  # type: ignore[attr-defined]
+        name = job_name(spec.agent, spec.run_id, spec.attempt, spec.incarnation)
+        return list(self.executor._request(name, spec).command)  # type: ignore[attr-defined]
 
     def ended(self, handle: Handle) -> ExitStatus:
         """Wait for the end, polling as the dispatcher does."""
@@ -152,6 +154,10 @@ class Attempts:
         wait_until(over, f"the end of {handle}")
         self._handles = [each for each in self._handles if each != handle]
         return found[0]
+
+    def forget(self, handle: Handle) -> None:
+        """Kill it no more at the end of the test: it has ended."""
+        self._handles.remove(handle)
 
     def restart_daemon(self) -> None:
         """Leave the executor without a word, as SIGKILL does, and make the next daemon's."""
@@ -261,6 +267,30 @@ class EngineContract(ExecutorContract):
         attempts.restart_daemon()
         assert attempts.executor.recover(handle)
         assert attempts.ended(handle) == ExitStatus(exit_code=0)
+
+    def test_a_job_whose_files_are_in_another_home_is_ended(
+        self, attempts: Attempts, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        """Its daemon may not have recorded the job's name."""
+        spec, handle = attempts.start(steps=10**9)
+        pid = json.loads((spec.attempt_folder / CLAIM_FILE).read_text())["pid"]
+        [worker] = psutil.Process(pid).children()
+        attempts.restart_daemon()
+        attempt = Attempt(
+            run_id=spec.run_id,
+            number=spec.attempt,
+            incarnation=spec.incarnation,
+            started_at=time.time(),
+        )
+        unseen = attempts.executor.end_unseen(spec.agent, attempt, tmp_path / "other-home")
+        assert unseen is not None
+        assert unseen.job == handle.job
+        assert attempts.executor.poll(unseen) is None
+        assert "of another home" in attempts.executor.waiting(unseen)
+        assert attempts.ended(unseen) == ExitStatus()
+        assert gone(worker.pid)
+        assert not (tmp_path / "other-home").exists()
+        attempts.forget(handle)
 
     def test_a_job_that_was_never_asked_for_is_asked_for_by_the_next_daemon(
         self, attempts: Attempts, cluster: Cluster

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -38,8 +39,12 @@ class Daemons:
         self.executors: list[Executor] = []
         self.begin(self.cluster.executor(worker))
 
-    def begin(self, executor: Executor) -> None:
+    def begin(self, executor: Executor, home: Path | None = None) -> None:
         """Start the next daemon; the one before gets no chance to say anything."""
+        if home is not None:
+            database = f"sqlite:///{self.settings.home.absolute()}/genesis.db"
+            moved = {"home": home, "database_url": database}
+            self.settings = self.settings.model_copy(update=moved)
         self.store = self._stack.enter_context(closing(Store.open(self.settings)))
         self.executors.append(executor)
         self.dispatcher = Dispatcher(
@@ -159,6 +164,44 @@ def test_a_daemon_without_the_engine_ends_the_job_and_goes_on_here(daemons: Daem
     assert process.poll() is not None, "two workers trained one run"
     run = daemons.run()
     assert (run.state, run.failures, len(daemons.attempts())) == (RunState.SUCCEEDED, 0, 2)
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
+def test_a_daemon_with_another_home_ends_the_job_before_it_starts_over(
+    daemons: Daemons, tmp_path: Path, recorded: bool
+) -> None:
+    daemons.until(lambda: daemons.run().steps > 10, "to train")
+    [process] = daemons.cluster.jobs.values()
+    [attempt] = daemons.attempts()
+    if not recorded:  # its daemon died right after it had asked for the job
+        daemons.store.update_attempt(attempt.incarnation, job=None)
+    with daemons.cluster.unreachable():
+        daemons.begin(daemons.cluster.executor(daemons.worker), home=tmp_path / "other")
+        daemons.until(lambda: "is down" in (daemons.attempts()[0].waiting or ""), "to wait")
+        assert f"{attempt.job} of another home is gone" in str(daemons.attempts()[0].waiting)
+        daemons.jumped += 5000.0  # beyond the deadlines of the stop and of the run
+        daemons.dispatcher.tick(daemons.now)
+        assert daemons.run().state is RunState.STOPPING
+    daemons.until(lambda: len(daemons.attempts()) > 1, "to start over")
+    assert process.poll() is not None, "two workers trained one run"
+    assert daemons.attempts()[0].waiting is None
+    daemons.until(lambda: daemons.run().finished, "to end")
+    run = daemons.run()
+    assert (run.state, run.failures, run.steps) == (RunState.SUCCEEDED, 0, 300)
+    assert len(daemons.attempts()) == 2
+
+
+def test_a_daemon_without_the_engine_names_the_job_that_it_cannot_end(
+    daemons: Daemons, tmp_path: Path
+) -> None:
+    daemons.until(lambda: daemons.run().steps > 10, "to train")
+    [attempt] = daemons.attempts()
+    with capture_logs() as logs:
+        daemons.begin(LocalExecutor(daemons.worker), home=tmp_path / "other")
+    [warned] = [each for each in logs if each["event"] == "job_not_ended"]
+    assert (warned["job"], warned["log_level"]) == (attempt.job, "warning")
+    daemons.until(lambda: daemons.run().finished, "to end")
+    assert daemons.run().state is RunState.SUCCEEDED
 
 
 def test_a_job_that_vanishes_is_a_failure_with_its_name(daemons: Daemons) -> None:

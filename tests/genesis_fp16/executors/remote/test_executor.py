@@ -1,6 +1,7 @@
 """The contract without a cluster, and what only an engine that misbehaves shows."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -41,6 +42,14 @@ class TestContract(LauncherContract):
         wait_until(lambda: handle.job in cluster.queue, "to be asked for")
         assert cluster.queue[handle.job].resources.cpus == 3
         cluster.delete(handle.job)
+
+    def test_no_job_is_asked_for_after_the_leave_has_ended(self, attempts, cluster) -> None:
+        """The next leader may have looked for it already."""
+        attempts.executor.give_leave(time.monotonic())
+        attempts.executor.submit(attempts.spec())
+        attempts.executor.close()  # it has made all its requests
+        assert not cluster.jobs
+        assert not cluster.queue
 
     def test_an_error_of_a_client_is_of_one_job(self, attempts, cluster, monkeypatch) -> None:
         engine = attempts.executor.engine
