@@ -7,7 +7,8 @@ from agents.se_darwin.sandbox.pytest_suite import (
     PytestSuiteError,
     TestSources,
 )
-from agents.se_darwin.sandbox.sandbox import Sandbox, SandboxUnavailableError
+from agents.se_darwin.sandbox.sandbox import Sandbox
+from agents.se_darwin.sandbox.server_process import SandboxUnavailableError
 
 __all__ = [
     "Execution",

@@ -1,4 +1,4 @@
-"""The sandbox: start the fork server, prove that it confines, send it programs, restart it."""
+"""The sandbox: send programs to the fork server, restart it, prove that it confines."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import ast
 import contextlib
 import json
 import os
-import select
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from agents.se_darwin.fork_server.probing import ProbeRequest
 from agents.se_darwin.fork_server.wire import Call
 from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
-from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
+from agents.se_darwin.sandbox.execution import Execution, Limits, TestCase
 from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError
+from agents.se_darwin.sandbox.server_process import (
+    START_SECONDS,
+    SandboxUnavailableError,
+    ServerLostError,
+    ServerProcess,
+)
 
-START_SECONDS = 30.0
 RECORDING_SECONDS = 5.0
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-# A process with threads, which some packages start when they are imported, enters no namespace.
-_ENVIRONMENT |= {f"{each}_NUM_THREADS": "1" for each in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+"""Maximum time in seconds, CPU or wall-clock, of the tests in `Sandbox.probe`."""
+
 _ALWAYS = (
     "os",
     "socket",
@@ -39,39 +39,6 @@ _ALWAYS = (
     *(f"encodings.{name}" for name in ("ascii", "cp1252", "idna", "latin_1", "punycode", "rot_13")),
     *("encodings.utf_16", "encodings.utf_32"),
 )
-_PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from fork_server.server import main; main()"
-
-_REMEDY = (
-    "Run on Linux with seccomp filters, on x86-64 or 64-bit ARM, either with a kernel of 6.12 or "
-    "later and Landlock, or as root, or with user namespaces allowed (sysctl "
-    "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0; in a "
-    "container, a seccomp profile that permits unshare)"
-)
-
-
-class SandboxUnavailableError(RuntimeError):
-    """This host cannot isolate candidates, so none is run.
-
-    Args:
-        missing: Ways out that a candidate still has, or what the sandbox lacks.
-        layers: State that each layer of the sandbox reported.
-        remedy: What to do about it.
-    """
-
-    def __init__(
-        self, missing: Sequence[str], layers: Mapping[str, str], remedy: str = _REMEDY
-    ) -> None:
-        reported = ", ".join(f"{name}: {state}" for name, state in layers.items()) or "none"
-        super().__init__(
-            f"this host cannot isolate candidate programs: {'; '.join(missing)} (layers: "
-            f"{reported}). {remedy}"
-        )
-        self.missing, self.layers = tuple(missing), dict(layers)
-
-
-class _ServerLostError(RuntimeError):
-    """The fork server died, hung, or sent an invalid message."""
 
 
 class Sandbox:
@@ -88,8 +55,6 @@ class Sandbox:
 
     Attributes:
         folder: Working folder, removed by `close`; candidates run in an empty folder inside it.
-        layers: State that each layer of the sandbox reported.
-        missing_modules: The *modules* that this Python does not have.
         restarts: Number of times that the fork server was lost and restarted.
 
     Raises:
@@ -109,17 +74,16 @@ class Sandbox:
             raise SandboxUnavailableError([f"{sys.platform} has no Linux isolation"], {})
         self.limits = limits or Limits()
         self.restarts = 0
-        self._server: subprocess.Popen[bytes] | None = None
         self._modules = sorted({*_ALWAYS, *modules})
         self._packages = tuple(map(str, packages))
-        self._parallel, self._folders = parallel, parallel if files else 0
+        self._parallel, self._private_folders = parallel, parallel if files else 0
         self.folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
         self._empty = self.folder / "empty"
         self._empty.mkdir(mode=0o555)
         self._suite_fd = os.memfd_create("suite")
+        self._server: ServerProcess | None = None
         try:
             self._server = self._launch()
-            self._read_greeting()
             self._probe_escapes()
         except BaseException:  # leave nothing behind after a failed start
             self.close()
@@ -250,12 +214,7 @@ class Sandbox:
             "probes": probes,
             "module": module,
         }
-        try:
-            [(_, text, _)] = self._exchange(request, granted.wall_seconds + START_SECONDS)
-        except _ServerLostError:
-            self._restart()
-            return []
-        return [line for line in _messages(text) if _is_of_probe(line)]
+        return [line for line in self._messages(request) if _is_of_probe(line)]
 
     def record(
         self, source: str, suite: PytestSuite, *, function: str, limits: Limits
@@ -270,12 +229,8 @@ class Sandbox:
             **self._write_suite(suite),
             "task": "record",
         }
-        try:
-            [(_, text, _)] = self._exchange(request, limits.wall_seconds + START_SECONDS)
-        except _ServerLostError:
-            self._restart()
-            return []
-        calls = [line for line in _messages(text) if line[:1] == ["call"] and len(line) == 3]
+        lines = self._messages(request)
+        calls = [line for line in lines if line[:1] == ["call"] and len(line) == 3]
         return [(int(number), call) for _, number, call in calls]
 
     def _run(self, request: Mapping[str, Any], count: int) -> list[Execution]:
@@ -283,8 +238,8 @@ class Sandbox:
         sources = request["sources"]
         seconds = request["wall_seconds"] * len(sources) + START_SECONDS
         try:
-            results = self._exchange(request, seconds)
-        except _ServerLostError:
+            results = self._running_server.exchange(request, seconds)
+        except ServerLostError:
             self._restart()
             if len(sources) == 1:  # this source killed the server
                 return [Execution(outputs=(None,) * count, end="killed")]
@@ -294,6 +249,25 @@ class Sandbox:
             Execution.parse(text, count, end=end, cpu_seconds=cpu_seconds)
             for end, text, cpu_seconds in results
         ]
+
+    def _messages(self, request: Mapping[str, Any]) -> list[list[Any]]:
+        """Exchange a *request* to run one program; return the lists that it wrote, one a line.
+
+        Other lines are cut off, or forged. There is no list if the program ended the server.
+        """
+        try:
+            [(_, text, _)] = self._running_server.exchange(
+                request, request["wall_seconds"] + START_SECONDS
+            )
+        except ServerLostError:
+            self._restart()
+            return []
+        found: list[list[Any]] = []
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                message = json.loads(line)
+                found += [message] if isinstance(message, list) else []
+        return found
 
     def import_modules(self, names: Collection[str]) -> bool:
         """Restart with modules imported that were not before; return whether there are any.
@@ -321,11 +295,13 @@ class Sandbox:
             "within": True,
         }
         try:
-            [(end, text, _)] = self._exchange(request, limits.wall_seconds + START_SECONDS)
+            [(end, text, _)] = self._running_server.exchange(
+                request, limits.wall_seconds + START_SECONDS
+            )
             answer, *others = text.splitlines() or [""]
             kind, found, *left_out = json.loads(answer)
             lacks = tuple(name for line in others for name in json.loads(line)[1])
-        except _ServerLostError as error:
+        except ServerLostError as error:
             self._restart()
             raise PytestSuiteError(f"importing {both} ended the fork server: {error}") from None
         except (ValueError, TypeError, LookupError, RecursionError):
@@ -338,15 +314,31 @@ class Sandbox:
         return replace(suite, checks=tuple(map(str, found)), left_out=all_left_out, lacks=lacks)
 
     @property
+    def layers(self) -> Mapping[str, str]:
+        """State that each layer of the sandbox reported."""
+        return self._running_server.layers
+
+    @property
+    def missing_modules(self) -> Sequence[str]:
+        """Those of the modules to import that this Python does not have."""
+        return self._running_server.missing_modules
+
+    @property
     def server_pid(self) -> int:
         """Process group of the fork server; every restart changes it."""
+        return self._running_server.pid
+
+    @property
+    def _running_server(self) -> ServerProcess:
         if self._server is None:
             raise RuntimeError("this sandbox is closed; open another one")
-        return self._server.pid
+        return self._server
 
     def close(self) -> None:
         """Kill all processes and remove the working folder; a second call does nothing."""
-        self._stop()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
         if self._suite_fd >= 0:
             os.close(self._suite_fd)
             self._suite_fd = -1
@@ -363,41 +355,14 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    def _launch(self) -> subprocess.Popen[bytes]:
-        bare = [sys.executable, "-s", "-S", "-c", _BOOT, str(_PACKAGE_FOLDER)]
-        modules = json.dumps(self._modules)
-        suite_fd = os.open(f"/proc/self/fd/{self._suite_fd}", os.O_RDONLY)
-        try:
-            server = subprocess.Popen(
-                [*bare, modules, str(suite_fd), str(self._folders), *self._packages],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=self._empty,
-                env=_ENVIRONMENT,
-                start_new_session=True,
-                bufsize=0,
-                pass_fds=[suite_fd],
-            )
-        except OSError as error:
-            problem = f"this user cannot start the interpreter {sys.executable} ({error.strerror})"
-            remedy = "Install Python where this user may read it, or run as another user"
-            raise SandboxUnavailableError([problem], {}, remedy) from None
-        finally:
-            os.close(suite_fd)
-        if server.stdin is not None:
-            os.set_blocking(server.stdin.fileno(), False)
-        return server
-
-    def _read_greeting(self) -> None:
-        try:
-            greeting = self._receive(time.monotonic() + START_SECONDS)
-        except _ServerLostError as error:
-            raise SandboxUnavailableError(
-                [f"the fork server did not start ({error})"], {}
-            ) from None
-        self.layers: dict[str, str] = greeting["layers"]
-        self.missing_modules: tuple[str, ...] = tuple(greeting["missing"])
+    def _launch(self) -> ServerProcess:
+        return ServerProcess(
+            modules=self._modules,
+            packages=self._packages,
+            private_folders=self._private_folders,
+            suite_file=self._suite_fd,
+            working_folder=self._empty,
+        )
 
     def _probe_escapes(self) -> None:
         """Run a candidate that tries to escape; refuse this host if any attempt succeeds."""
@@ -420,20 +385,8 @@ class Sandbox:
         self._start_again()
 
     def _start_again(self) -> None:
-        self._stop()
+        self._running_server.close()
         self._server = self._launch()
-        self._read_greeting()
-
-    def _stop(self) -> None:
-        server, self._server = self._server, None
-        if server is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        for pipe in (server.stdin, server.stdout):
-            if pipe is not None:
-                pipe.close()  # not read to its end, which would wait for all who hold the other
-        server.wait()
 
     def _tests(self, tests: Sequence[TestCase] | PytestSuite) -> dict[str, object]:
         """Fields of a request that runs *tests*."""
@@ -451,7 +404,7 @@ class Sandbox:
         return {"suite_module": program.module, "own_modules": dict(program.own_modules)}
 
     def _request(self, sources: Sequence[str], function: str, limits: Limits) -> dict[str, object]:
-        """A request; see `agents.se_darwin.fork_server.server.Request`."""
+        """A request; see `agents.se_darwin.fork_server.batch.Request`."""
         return {
             "sources": list(sources),
             "function": function,
@@ -470,57 +423,6 @@ class Sandbox:
             "cpu_seconds": limits.cpu_seconds,
             "wall_seconds": limits.wall_seconds,
         }
-
-    def _exchange(
-        self, request: Mapping[str, object], seconds: float
-    ) -> list[tuple[End, str, float]]:
-        deadline = time.monotonic() + seconds
-        body = json.dumps(request).encode()
-        data = memoryview(len(body).to_bytes(4, "big") + body)
-        descriptor = self._pipe("stdin", deadline, select.POLLOUT)
-        try:
-            while data:
-                data = data[os.write(descriptor, data) :]
-                self._pipe("stdin", deadline, select.POLLOUT)
-        except OSError as error:
-            raise _ServerLostError(error.strerror) from None
-        results: list[tuple[End, str, float]] = self._receive(deadline)["results"]
-        return results
-
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        size = int.from_bytes(self._read_exactly(4, deadline), "big")
-        message: dict[str, Any] = json.loads(self._read_exactly(size, deadline))
-        return message
-
-    def _read_exactly(self, size: int, deadline: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            part = os.read(self._pipe("stdout", deadline, select.POLLIN), size - len(data))
-            if not part:
-                raise _ServerLostError("it ended")
-            data += part
-        return bytes(data)
-
-    def _pipe(self, name: Literal["stdin", "stdout"], deadline: float, event: int) -> int:
-        """Wait until a pipe to the server is ready for *event*, and return its descriptor."""
-        pipe = getattr(self._server, name, None)
-        if pipe is None:
-            raise _ServerLostError("it is closed")
-        poller = select.poll()
-        poller.register(pipe, event)
-        if not poller.poll(max(0.0, (deadline - time.monotonic()) * 1000.0)):
-            raise _ServerLostError("it did not answer in time")
-        return int(pipe.fileno())
-
-
-def _messages(text: str) -> Iterator[list[Any]]:
-    """Yield the lists that a process wrote, one a line; other lines are cut off, or forged."""
-    for line in text.splitlines():
-        message = None
-        with contextlib.suppress(ValueError, RecursionError):
-            message = json.loads(line)
-        if isinstance(message, list):
-            yield message
 
 
 def _is_of_probe(line: list[Any]) -> bool:
