@@ -1,0 +1,157 @@
+"""Preparation of a repair task by runs of the given program: its checks, limits and processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+
+from agents.se_darwin.edits import Edit
+from agents.se_darwin.sandbox import Limits, PytestSuite, Sandbox
+from agents.se_darwin.sandbox.pytest_suite import PytestSuiteError
+from agents.se_darwin.solution.imports import is_available
+from agents.se_darwin.tasks import RepairTask
+from agents.se_darwin.tasks.evaluation import Evaluation
+
+_LEAST = Limits(cpu_seconds=0.1, wall_seconds=1.0)
+_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.015, 0.2
+_MOST_LAZY_IMPORTS = 10  # times that the sandbox is started with modules not named in any file
+_CPU_MARGIN, _WALL_MARGIN = 20, 10
+
+
+def prepare_task(
+    task: RepairTask,
+    suite: PytestSuite | None,
+    sandbox: Sandbox,
+    *,
+    most: Limits,
+    in_one_process: bool,
+) -> RepairTask:
+    """Return *task* with its checks, with limits for candidates, and in as many processes as fit.
+
+    A candidate gets 20 times the CPU time of the given program and 10 times its wall-clock time.
+    If that program hangs, the times of the tests without it count, and a candidate gets at least a
+    fixed share of *most*.
+
+    Args:
+        task: Task with the given program, and with its tests if these are calls.
+        suite: Test suite, unless the tests are calls.
+        sandbox: Sandbox in which the given program runs.
+        most: Limits of the given program; a candidate gets at most twice this time.
+        in_one_process: Whether the tests can only run in the process of the program.
+
+    Raises:
+        ValueError: The tests cannot be run, do not end, or do not call the function.
+    """
+    program = (frozenset[Edit](), task.space.source)
+    if suite is not None:
+        task = _with_checks(task, suite, sandbox, most)
+    task = replace(task, limits=_measured_limits(task.within, sandbox, most))
+    [given] = task.within.evaluate(sandbox, [program], coverage=True)
+    for _ in range(_MOST_LAZY_IMPORTS):  # packages import some modules when they are used
+        if not _import_lacking(sandbox, given.execution.lacks):
+            break
+        [given] = task.within.evaluate(sandbox, [program], coverage=True)
+    if task.suite is not None and given.execution.refused:  # no program can pass these tests
+        suite = task.suite.without(given.execution.refused, task.function)
+        task = _with_checks(task, suite, sandbox, most)
+        [given] = task.within.evaluate(sandbox, [program], coverage=True)
+    _check_reached(given, task)
+    within = in_one_process or not _runs_apart(task, sandbox, given)
+    return task.within if within else task
+
+
+def _with_checks(
+    task: RepairTask, suite: PytestSuite, sandbox: Sandbox, limits: Limits
+) -> RepairTask:
+    """Return *task* with the checks of *suite*.
+
+    Modules that are not there yet, because a package imports them when something in it is first
+    read, are imported into *sandbox*.
+
+    Raises:
+        PytestSuiteError: The suite cannot be run in the sandbox.
+    """
+    for _ in range(_MOST_LAZY_IMPORTS):
+        try:
+            found = sandbox.collect(suite, function=task.function, limits=limits)
+        except PytestSuiteError as error:
+            if not _import_lacking(sandbox, error.lacks):
+                raise
+        else:
+            if not _import_lacking(sandbox, found.lacks):
+                return replace(task, suite=found, tests=found.cases())
+    found = sandbox.collect(suite, function=task.function, limits=limits)
+    return replace(task, suite=found, tests=found.cases())
+
+
+def _import_lacking(sandbox: Sandbox, names: Collection[str]) -> bool:
+    """Import into *sandbox* those of the modules *names* that are installed; return whether any."""
+    return sandbox.import_modules([name for name in names if is_available(name)])
+
+
+def _runs_apart(task: RepairTask, sandbox: Sandbox, given: Evaluation) -> bool:
+    """Whether the tests give the same results as in the program's process, *given*, in their own.
+
+    They do not if they give the function, or get from it, what cannot be sent to another process.
+    Checks that did not run in a process of their own, because an earlier one hangs, tell nothing.
+    """
+    if task.suite is None:
+        return True
+    [apart] = task.evaluate(sandbox, [(given.edits, given.source)], coverage=True)
+    pairs = zip(apart.execution.outputs, apart.passed, given.passed, strict=True)
+    return all(each is None or (each.kind != "strange" and a == b) for each, a, b in pairs)
+
+
+def _check_reached(given: Evaluation, task: RepairTask) -> None:
+    """Refuse a suite whose results do not depend on the function.
+
+    Raises:
+        ValueError: No test calls the function.
+    """
+    outputs = given.execution.outputs
+    lines = task.space.lines
+    reached = any(each is None or each.lines.intersection(lines) for each in outputs)
+    if reached or task.suite is None:
+        return
+    for test, output in zip(task.tests, outputs, strict=True):
+        if output is not None and output.kind == "raise":
+            raise ValueError(
+                f"no test calls {task.function}: {test.arguments[0]} raises {output.text} before "
+                "it does"
+            )
+    raise ValueError(f"no test calls {task.function}; add a test that does")
+
+
+def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits:
+    """Measure limits of candidates: on the given program, or on the tests alone if it hangs."""
+    least, source = _LEAST, task.space.source
+    given, wall_seconds = _time(task, sandbox, source)
+    if given.execution.hung:
+        raising = "\n\ndef __raising__(*_, **__):\n    raise RuntimeError"
+        raising += f"\n{task.function} = __raising__"
+        least = Limits(
+            cpu_seconds=_CPU_SHARE_IF_HUNG * most.cpu_seconds,
+            wall_seconds=_WALL_SHARE_IF_HUNG * most.wall_seconds,
+        )
+        given, wall_seconds = _time(task, sandbox, source + raising)
+        if given.execution.hung:
+            raise ValueError(
+                f"the tests do not end within {most.wall_seconds:g} s, even if {task.function} "
+                "only raises. Look for an endless loop in the tests; if they are only slow, give "
+                "them more time (--timeout, timeout_seconds)"
+            )
+    cpu_seconds = max(least.cpu_seconds, _CPU_MARGIN * given.execution.cpu_seconds)
+    wall_seconds = max(least.wall_seconds, _WALL_MARGIN * wall_seconds)
+    return replace(
+        most,
+        cpu_seconds=min(2 * most.cpu_seconds, cpu_seconds),
+        wall_seconds=min(2 * most.wall_seconds, wall_seconds),
+    )
+
+
+def _time(task: RepairTask, sandbox: Sandbox, source: str) -> tuple[Evaluation, float]:
+    """Run *source*; return its evaluation and the wall-clock seconds it took."""
+    began = time.monotonic()
+    [evaluation] = task.evaluate(sandbox, [(frozenset(), source)])
+    return evaluation, time.monotonic() - began

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import pytest
+
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.solution.request import EvolutionRequest
+
+CODE = "def solve(x):\n    return x"
+
+
+def test_a_slow_program_gets_the_time_it_needs(sandbox: Sandbox) -> None:
+    code = "def solve(x):\n    return sum(range(x))"
+    limits = []
+    for size in (1, 1_500_000):
+        request = EvolutionRequest.model_validate(
+            {"code": code, "function": "solve", "tests": [((size,), 0)]}
+        )
+        task = request.task(sandbox, 5.0)
+        assert task.limits is not None
+        limits.append(task.limits.cpu_seconds)
+    assert 0.05 <= limits[0] < limits[1] <= 5.0
+
+
+HANGS = "def solve(x):\n    while True:\n        pass"
+FILLS = "def solve(x):\n    found = [x]\n    while x:\n        found += found\n    return x"
+SLEEPS = "import time\ndef solve(x):\n    time.sleep(0.15)\n    return x"
+SLOW_TESTS = """
+import time
+from program import solve
+def test_a():
+    time.sleep(0.15)
+    assert solve(1) == 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "tests", "least_wall", "most_cpu"),
+    [
+        (CODE, "", 1.0, 0.5),
+        (SLEEPS, "", 1.5, 0.5),
+        (HANGS, "", 0.2, 0.5),  # if most candidates hang, each costs little
+        (FILLS, "", 0.2, 0.5),
+        (HANGS, SLOW_TESTS, 1.5, 0.5),  # but a repair needs the time that its tests take
+    ],
+)
+def test_a_candidate_gets_a_multiple_of_the_time_that_is_needed(
+    sandbox: Sandbox, code: str, tests: str, least_wall: float, most_cpu: float
+) -> None:
+    given = {"test_code": tests} if tests else {"tests": [((1,), 2)]}
+    request = EvolutionRequest.model_validate({"code": code, "function": "solve"} | given)
+    task = request.task(sandbox, 1.0)
+    assert task.limits is not None
+    assert least_wall <= task.limits.wall_seconds <= 2.0
+    assert task.limits.cpu_seconds <= most_cpu
+
+
+CLASS = """
+import functools
+class Box:
+    def __init__(self, x):
+        self.x = x
+    def __next__(self):
+        return self.x
+    @functools.cached_property
+    def twice(self):
+        return self.x
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "function", "test"),
+    [
+        (
+            f"from functools import cache\n@cache\n{CODE}",
+            "solve",
+            "solve.cache_clear(); assert solve(1) == 2",
+        ),
+        ("def solve(x):\n    return lambda: x", "solve", "assert solve(1)() == 2"),
+        ("def solve(x):\n    x.append(len)", "solve", "x = []; assert solve(x) == 1"),
+        ("def solve(f, x):\n    return f(x)", "solve", "assert solve(lambda x: x, 1) == 2"),
+        (
+            "from contextlib import *\n@contextmanager\ndef solve(x):\n    yield x",
+            "solve",
+            "with solve(1) as x: assert x == 2",
+        ),
+        (CLASS, "Box.__init__", "assert Box(1).x == 2"),
+        (CLASS, "Box.__next__", "assert next(Box(1)) == 2"),
+        (CLASS, "Box.twice", "assert Box(1).twice == 2"),
+    ],
+)
+def test_what_cannot_be_sent_between_processes_is_tested_in_one(
+    sandbox: Sandbox, code: str, function: str, test: str
+) -> None:
+    name = function.partition(".")[0]
+    tests = f"from program import *\ndef test_a():\n    {test}\n    assert {name}(1, 2) is None"
+    given = {"code": code, "function": function, "test_code": tests}
+    task = EvolutionRequest.model_validate(given).task(sandbox, 1.0)
+    [screened] = task.screen(sandbox, [(frozenset(), task.space.source)])
+    [alone] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+    assert not screened.fixed
+    assert alone.passed == screened.passed
+
+
+def test_what_can_be_sent_is_confirmed_in_two_processes(sandbox: Sandbox) -> None:
+    tests = "from program import solve\ndef test_a():\n    assert solve([1]) == [2]\n"
+    given = {"code": CODE, "function": "solve", "test_code": tests}
+    task = EvolutionRequest.model_validate(given).task(sandbox, 1.0)
+    assert task.suite is not None
+    assert not task.suite.within
+
+
+@pytest.mark.process
+def test_what_the_sandbox_does_not_allow_is_named_and_left_out() -> None:
+    """No program can pass such a test, so the search need not try."""
+    tests = """
+import asyncio, pytest
+from pathlib import Path
+from threading import Thread
+from program import solve
+@pytest.fixture
+def rows():
+    return Path(__file__).with_name("rows.json").read_text()
+def test_thread():
+    Thread(target=int).start()
+    assert solve([1]) == [2]
+def test_loop():
+    assert asyncio.run(asyncio.sleep(0)) == solve([1])
+@pytest.mark.parametrize("number", [1, 2])
+def test_file(rows, number):
+    assert solve([1]) == rows
+def test_module():
+    import module_that_nobody_has
+    assert solve([1]) == [2]
+class TestWrapped:
+    def test_wrapped(self):
+        try:
+            open("rows.json")
+        except OSError as error:
+            raise ValueError("no rows") from error
+        assert solve([1]) == [2]
+"""
+    plain = "def test_plain():\n    assert solve([1]) == [2]\n"
+    request = EvolutionRequest(code=CODE, function="solve", test_code=tests)
+    with request.sandbox() as sandbox:
+        with pytest.raises(ValueError, match="no test of solve can be run: ") as caught:
+            request.task(sandbox, 5.0)
+        more = request.model_copy(update={"test_code": tests + plain})
+        task = more.task(sandbox, 5.0)
+    for reason in (
+        "test_thread starts a thread, which the sandbox forbids",
+        "test_loop opens a file, a pipe, a socket or an event loop, which the sandbox forbids",
+        "test_file uses the file tests/rows.json, which the sandbox forbids",
+        "test_module imports module_that_nobody_has, which is not installed",
+        "TestWrapped.test_wrapped uses the file rows.json",
+    ):
+        assert reason in str(caught.value)
+    assert task.check_names == ["test_plain, line 28"]
+    assert task.suite is not None
+    assert len(task.suite.left_out) == 5
+
+
+def test_tests_that_never_end_are_refused_and_not_searched_on(sandbox: Sandbox) -> None:
+    tests = (
+        "from program import solve\n"
+        "def test_a():\n"
+        "    assert solve(1) == 2\n"
+        "    while True:\n"
+        "        pass\n"
+    )
+    request = EvolutionRequest.model_validate(
+        {"code": CODE, "function": "solve", "test_code": tests}
+    )
+    with pytest.raises(ValueError, match=r"do not end within 0\.5 s, even if solve"):
+        request.task(sandbox, 0.5)
+
+
+@pytest.mark.process
+def test_a_program_may_use_the_private_folder_of_its_tests() -> None:
+    tests = """
+import os, tempfile
+import pytest
+from pathlib import Path
+from program import solve
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept")
+def test_path(tmp_path):
+    (tmp_path / "in.txt").write_text("a\\nb")
+    assert solve(tmp_path / "in.txt") == ["a", "b"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["in.txt", "in.txt.seen"]
+def test_text(tmp_path, monkeypatch):
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.chdir(tmp_path)
+    Path("in.txt").write_text("c")
+    assert solve("in.txt") == ["c"]
+def test_beside():
+    assert solve(Path(__file__).parent / "data" / "in.txt") == ["f"]
+def test_others(kept):
+    assert os.getcwd() != str(kept)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "x")
+        Path(path).write_text("d")
+        assert solve(path) == ["d"]
+    assert not os.path.exists(folder)
+    (kept / "x").write_text("e")
+    assert solve(str(kept / "x")) == ["e"]
+"""
+    code = (
+        "def solve(path):\n    with open(f'{path}.seen', 'w') as seen:\n        seen.write('x')\n"
+        "    with open(path) as file:\n        return file.read().split()\n"
+    )
+    request = EvolutionRequest(code=code, function="solve", test_code=tests)
+    with request.sandbox() as sandbox:
+        if sandbox.layers["files"] != "on":
+            pytest.skip(f"this host has no private folders: {sandbox.layers['files']}")
+        task = request.task(sandbox, 5.0)
+        wrong = code.replace(".split()", ".split('b')")
+        programs = [(frozenset(), text) for text in (code, wrong, code)]
+        for run in (task.screen, task.evaluate, task.within.evaluate):
+            given, other, again = run(sandbox, programs)
+            assert given.fixed or run == task.evaluate  # a path is not plain data
+            assert other.passed.count(False) > given.passed.count(False)
+            assert again.passed == given.passed
+        assert task.suite is not None
+        assert [each.partition(",")[0] for each in task.suite.left_out] == [
+            "test_beside uses the file tests/data/in.txt.seen"
+        ]
+        assert task.suite.within
