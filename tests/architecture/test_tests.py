@@ -167,6 +167,7 @@ TESTED_BY = {
         "agents/se_darwin/sandbox/test_pytest_suite.py"
     ),
     "agents/se_darwin/fork_server/candidate.py": "agents/se_darwin/sandbox/test_sandbox.py",
+    "agents/se_darwin/fork_server/object_fields.py": "agents/se_darwin/fork_server/test_wire.py",
     "agents/se_darwin/fork_server/probing.py": "agents/se_darwin/effects/test_measurement.py",
     "agents/se_darwin/fork_server/visits.py": "agents/se_darwin/effects/test_measurement.py",
     "agents/se_darwin/fork_server/server.py": "agents/se_darwin/sandbox/test_sandbox.py",
@@ -176,7 +177,7 @@ TESTED_BY = {
     ),
     "agents/se_darwin/fork_server/collector.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/fork_server/log_capture.py": "agents/se_darwin/fork_server/test_fixtures.py",
-    "agents/se_darwin/fork_server/refusal.py": "agents/se_darwin/solution/test_request.py",
+    "agents/se_darwin/fork_server/refusal.py": "agents/se_darwin/solution/test_preparation.py",
     "agents/se_darwin/fork_server/builtin_fixtures.py": (
         "agents/se_darwin/sandbox/test_pytest_suite.py"
     ),

@@ -16,15 +16,14 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from opcode import opmap
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal, TypedDict
 
 from .candidate_here import CANDIDATE_FILE, EndlessError
-from .canonical import UncomparableError, canonical
 from .confinement import limit_cpu
 from .given_modules import import_program
 from .suite_runner import SuiteRequest, SuiteRunner
+from .value_text import error_text, value_text
 from .visits import Visit, Visits
 
 MAX_ITEMS = 200
@@ -32,11 +31,9 @@ MAX_CHECKS = 64  # failing ones, and passing ones
 _MOST_OF_PASSING = 6  # visits of a place in a passing check; a repair may change what these do
 _PROBE_SECONDS, _AGAIN_SECONDS = 0.03, 0.01
 _MOST_SECONDS = 0.5  # of one probe that cannot be interrupted; it ends the process
-_MAX_DEPTH = 8
 _NEXT, _BREAK, _CONTINUE = object(), object(), object()
 _ENDS = {id(_NEXT): "next", id(_BREAK): "break", id(_CONTINUE): "continue"}
 _IMMUTABLE = (*(int, float, complex, str, bytes, bool, type(None)), tuple, frozenset, range)
-_RAISE = opmap["RAISE_VARARGS"]
 
 SnippetKind = Literal["test", "items", "statements"]
 
@@ -189,7 +186,7 @@ class _Evaluator:
         self._base |= {"__next__": _NEXT, "__break__": _BREAK, "__continue__": _CONTINUE}
         self._base["__truth__"] = bool
         self._base["__items__"] = lambda values: list(islice(values, MAX_ITEMS))
-        self._base["__yield__"] = lambda *values: self._yielded.append(_text(values))
+        self._base["__yield__"] = lambda *values: self._yielded.append(value_text(values))
         self._codes: dict[tuple[str, str], CodeType] = {}
         self._before: dict[tuple[object, ...], _State | None] = {}
         self._is_running = False
@@ -281,16 +278,16 @@ class _Evaluator:
         except EndlessError:
             raise
         except BaseException as error:  # the exception is what it does
-            end, result = "raise", _error_text(error)
+            end, result = "raise", error_text(error)
         else:
             end, result = _ENDS.get(id(value), ""), ""
             if not end:
-                end, result = "return", _named(value, same, "") + _text(value)
+                end, result = "return", _named(value, same, "") + value_text(value)
         texts = []
         for name in sorted((names | visit.names) if names is not None else ()):
             value = variables.get(name, _NEXT)
             if value is not self._base.get(name, _NEXT):
-                texts.append((name, _named(value, same, name) + _text(value)))
+                texts.append((name, _named(value, same, name) + value_text(value)))
         return end, result, tuple(texts), tuple(self._yielded)
 
     def _interrupt(self, _: int, frame: FrameType | None) -> None:
@@ -342,55 +339,3 @@ def _named(value: object, same: dict[int, str], name: str) -> str:
     *same* has the objects by ``id``; *value* is added as *name*, if it is new.
     """
     return "" if isinstance(value, _IMMUTABLE) else f"{same.setdefault(id(value), f'new {name}')}="
-
-
-def _error_text(error: BaseException) -> str:
-    """Return the name of *error*, and its arguments if the program chose them."""
-    name, trace = type(error).__name__, error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    is_raised = trace is not None and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
-    if is_raised or isinstance(error, SystemExit):
-        with suppress(Exception):  # an argument without text
-            name = f"{name} {_text(error.args)}"
-    return name
-
-
-def _text(value: object, depth: int = 0) -> str:
-    """Return text that is equal for equal values, also of objects: by class and attributes.
-
-    Raises:
-        ValueError: A value has no such text.
-    """
-    if depth > _MAX_DEPTH:
-        raise ValueError("nested too deeply")
-    with suppress(UncomparableError, RecursionError):
-        return canonical(value)
-    kind, deeper = type(value).__name__, depth + 1
-    if isinstance(value, FunctionType | type):
-        return f"{kind} {value.__qualname__}"
-    if isinstance(value, MethodType):
-        return f"{value.__name__} of {_text(value.__self__, deeper)}"
-    if isinstance(value, list | tuple):
-        return f"{kind}[{', '.join(_text(each, deeper) for each in value)}]"
-    if isinstance(value, set | frozenset):
-        return f"{kind}{{{', '.join(sorted(_text(each, deeper) for each in value))}}}"
-    table = value if isinstance(value, dict) else _attributes(value)
-    pairs = [f"{_text(key, deeper)}: {_text(each, deeper)}" for key, each in table.items()]
-    return f"{kind}({', '.join(sorted(pairs))})"
-
-
-def _attributes(value: object) -> dict[str, object]:
-    """Return the attributes of an object.
-
-    Raises:
-        ValueError: It has none, so it may be anything.
-    """
-    found = dict(getattr(value, "__dict__", {}))
-    for base in type(value).__mro__:
-        slots = vars(base).get("__slots__", ())
-        for name in [slots] if isinstance(slots, str) else slots:
-            found[name] = getattr(value, name, None)
-    if not found:
-        raise ValueError(f"a {type(value).__name__} has no text")
-    return found

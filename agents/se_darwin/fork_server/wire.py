@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag
@@ -23,6 +22,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypedDict
 
 from .canonical import MAX_ITEMS
+from .object_fields import fields_of, set_fields
 
 MAX_NODES = 200_000
 """Maximum number of objects in a message."""
@@ -203,7 +203,7 @@ class Wire:
         return [type(error).__module__, type(error).__qualname__, arguments]
 
     def decode_error(self, module: str, name: str, arguments: Message) -> BaseException:
-        """Return an exception of the named class, or a RuntimeError if there is no such class."""
+        """Return an exception of the named class, or a RuntimeError if it is unknown here."""
         kind = getattr(sys.modules.get(module), name, None)
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             kind = RuntimeError
@@ -297,7 +297,7 @@ class Wire:
         elif tag == "instance":
             if type(value) is not self._class(extra[0]):
                 raise TypeError(f"a {type(value).__name__} does not become a {extra[0]}")
-            _set_fields(value, dict(zip(extra[1], parts, strict=True)))
+            set_fields(value, dict(zip(extra[1], parts, strict=True)))
 
     def _factory(self, name: str) -> Any:  # noqa: ANN401 - any callable
         if name in _FACTORIES:
@@ -402,7 +402,7 @@ class _Graph:
             object.__new__(kind)
         except TypeError:  # a class built on another type
             raise UnsendableError(value) from None
-        fields = _fields(value)
+        fields = fields_of(value)
         return "instance", [name, list(fields)], list(fields.values())
 
     def _factory(self, value: defaultdict[Any, Any]) -> str | None:
@@ -421,32 +421,3 @@ class _Graph:
 def compares_by_identity(value: object) -> bool:
     """Whether *value* is a class, a function or a bare object: equal to nothing but itself."""
     return type(value) in (type, FunctionType, object)
-
-
-def _slots(value: object) -> Iterator[str]:
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__"):
-                private = name.startswith("__") and not name.endswith("__")
-                yield f"_{kind.__name__.lstrip('_')}{name}" if private else name
-
-
-def _fields(value: object) -> dict[str, object]:
-    fields = dict(getattr(value, "__dict__", {}))
-    for name in _slots(value):
-        with suppress(AttributeError):  # it was never set
-            fields[name] = object.__getattribute__(value, name)
-    return fields
-
-
-def _set_fields(value: object, fields: dict[str, object]) -> None:
-    slots = set(_slots(value))
-    for name in slots - fields.keys():
-        with suppress(AttributeError):
-            object.__delattr__(value, name)
-    for name in slots & fields.keys():
-        object.__setattr__(value, name, fields.pop(name))
-    if fields or hasattr(value, "__dict__"):
-        vars(value).clear()
-        vars(value).update(fields)
