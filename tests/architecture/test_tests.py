@@ -163,7 +163,7 @@ TESTED_BY = {
     "agents/se_darwin/edits/*_rules.py": "agents/se_darwin/edits/test_edit_space.py",
     "agents/se_darwin/edits/scope.py": "agents/se_darwin/edits/test_edit_space.py",
     "agents/se_darwin/fork_server/batch.py": "agents/se_darwin/sandbox/test_sandbox.py",
-    "agents/se_darwin/fork_server/candidate_here.py": (
+    "agents/se_darwin/fork_server/in_process_candidate.py": (
         "agents/se_darwin/sandbox/test_pytest_suite.py"
     ),
     "agents/se_darwin/fork_server/candidate.py": "agents/se_darwin/sandbox/test_sandbox.py",

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from .candidate_here import CANDIDATE_FILE, covered_lines
 from .canonical import UncomparableError, canonical
 from .given_modules import import_program, module_names
+from .in_process_candidate import CANDIDATE_FILE, covered_lines
 from .place import find_function
 from .wire import MESSAGE_MARK, Call, Message, ProgramNames, UnsendableError, Wire
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple
 
-from .candidate_here import CandidateHere, EndlessError
 from .canonical import UncomparableError, canonical
 from .function_proxy import MAX_CALLS, FunctionProxy
+from .in_process_candidate import EndlessError, InProcessCandidate
 from .refusal import refusal
 from .wire import Call
 
@@ -40,7 +40,7 @@ class Check:
         calls: First calls of the candidate for this check, if they are kept.
     """
 
-    def __init__(self, candidate: FunctionProxy | CandidateHere) -> None:
+    def __init__(self, candidate: FunctionProxy | InProcessCandidate) -> None:
         self._candidate = candidate
         self._difference: Failure | None = None
         self.has_passed = False

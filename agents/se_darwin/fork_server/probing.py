@@ -19,9 +19,9 @@ from itertools import islice
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal, TypedDict
 
-from .candidate_here import CANDIDATE_FILE, EndlessError
 from .confinement import limit_cpu
 from .given_modules import import_program
+from .in_process_candidate import CANDIDATE_FILE, EndlessError
 from .suite_runner import SuiteRequest, SuiteRunner
 from .value_text import error_text, value_text
 from .visits import Visit, Visits

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, TypedDict
 
-from .candidate_here import CANDIDATE_FILE, CandidateHere
 from .check import PASSED, Check
 from .collector import Collector, Test
 from .fixtures import Fixtures, UnsupportedTestError
@@ -27,6 +26,7 @@ from .given_modules import (
     import_program,
     module_names,
 )
+from .in_process_candidate import CANDIDATE_FILE, InProcessCandidate
 from .place import UnsupportedFunctionError, replace_function
 from .refusal import refusal
 from .wire import ProgramNames, Wire
@@ -68,7 +68,7 @@ def run_within(
 
     def open_runner() -> SuiteRunner:
         import_program(suite["module"], source, CANDIDATE_FILE, suite["own_modules"])
-        return SuiteRunner(suite, CandidateHere(coverage))
+        return SuiteRunner(suite, InProcessCandidate(coverage))
 
     return _run(open_runner, function, task)
 
@@ -163,7 +163,7 @@ class SuiteRunner:
         left_out: Why a test cannot be run, for each such test.
     """
 
-    def __init__(self, suite: SuiteRequest, candidate: FunctionProxy | CandidateHere) -> None:
+    def __init__(self, suite: SuiteRequest, candidate: FunctionProxy | InProcessCandidate) -> None:
         self._candidate = candidate
         for other, name in suite["aliases"].items():
             _register(other, importlib.import_module(name))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from .candidate_here import CandidateHere, EndlessError
+from .in_process_candidate import EndlessError, InProcessCandidate
 
 VISIT_NAME = "__visit__"
 """Builtin that the instrumented program calls with the number of a place."""
@@ -55,7 +55,7 @@ class Visit:
         return found
 
 
-class Visits(CandidateHere):
+class Visits(InProcessCandidate):
     """The candidate in the process of its tests, watched for visits instead of lines.
 
     Attributes:

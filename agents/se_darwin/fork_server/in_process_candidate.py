@@ -44,7 +44,7 @@ def covered_lines(coverage: bool) -> Iterator[set[int]]:
         sys.settrace(None)
 
 
-class CandidateHere:
+class InProcessCandidate:
     """What a `Check` asks about a candidate that runs in this process.
 
     Args:
