@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from agents.se_darwin.certainty.behaviour import Replay, key
+from agents.se_darwin.certainty.behaviour import Behaviour, Replay, key
 from agents.se_darwin.certainty.choice import Candidate, informative, weigh, weigh_evidence
 from agents.se_darwin.certainty.examples import Examples
 from agents.se_darwin.certainty.inputs import ProgramInput, make_inputs
@@ -17,24 +17,29 @@ from agents.se_darwin.certainty.question import (
     find_without_result,
 )
 from agents.se_darwin.certainty.rivals import Rivals, edit_chances, find_rivals, log_chance
+from agents.se_darwin.fork_server.wire import Call
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.search.evolution import Evolution
 from agents.se_darwin.search.ranker import Ranker
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 
-INPUTS = 120
+MAX_INPUTS = 120
+"""Maximum number of inputs that are made; fewer if the program is slow."""
 MIN_INPUTS = 10
 REPLAY_SECONDS = 1.0
+"""CPU seconds in which one program should run on all inputs."""
 MAX_CANDIDATES = 400
+"""Maximum number of candidates of the search for other repairs."""
 SINGLE_EDITS = 200
+"""Number of candidates of that search if the first repair took fewer."""
 SEARCH_SHARE = 0.6
 """Share of the time for the search for other repairs; the rest is for their comparison."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assessment:
-    """Result of `assess`.
+    """Result of `Assessor.assess`.
 
     Attributes:
         root: The program as given.
@@ -71,6 +76,21 @@ class Assessment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Comparison:
+    """What the program as given and its repairs do on the same inputs.
+
+    Attributes:
+        inputs: Inputs on which all of them were run and not all fail.
+        given: Results of the program as given.
+        behaviours: Results of each repair, in order; of fewer if the time was up.
+    """
+
+    inputs: list[ProgramInput]
+    given: Behaviour
+    behaviours: list[Behaviour]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Assessor:
     """Assesses repairs of one task.
 
@@ -79,7 +99,7 @@ class Assessor:
         sandbox: Sandbox in which programs run.
         ranker: Ranker of the search.
         seed: Seed of the inputs.
-        seconds: Most seconds that an assessment may take.
+        seconds: Maximum time of an assessment, in seconds.
         stop: Called between generations and comparisons; True ends the assessment.
         uses_docstring: Whether the examples in the function's docstring count.
     """
@@ -119,30 +139,14 @@ class Assessor:
             is_enough=agrees,
         )
         calls = task.record(self.sandbox, found.source)
-        count = _input_count(root, calls)
-        inputs = make_inputs([call for _, call in calls], count, Random(self.seed))
-        replay = Replay(
-            task=task,
-            sandbox=self.sandbox,
-            inputs=inputs,
-            recorded=len(calls),
-            deadline=began + self.seconds,
-        )
-        sources = [each.source for each in (root, *rivals.repairs)]
-        stop = self._stop_at(began + self.seconds)
-        given, *behaviours = replay.run(sources if len(sources) > 2 else [], stop) or [()]
-        if len(behaviours) < 2:  # nothing to compare, or no time for it
-            inputs, given, behaviours = [], (), [()]
-        inputs = inputs[: min(map(len, (given, *behaviours)))]  # which all of them were run on
-        useful = informative(behaviours, given)[: len(inputs)]
-        inputs, given = [inputs[place] for place in useful], tuple(given[place] for place in useful)
-        behaviours = [tuple(each[place] for place in useful) for each in behaviours]
+        comparison = self._compare(root, rivals.repairs, [call for _, call in calls], began)
+        inputs, behaviours = comparison.inputs, comparison.behaviours
         compared = rivals.repairs[: len(behaviours)]
         chances = edit_chances(task, root, self.ranker)
         candidates = weigh(
             compared,
             behaviours,
-            given,
+            comparison.given,
             inputs=inputs,
             is_passing=[root.passed[check] for check, _ in calls],
             evidence=[
@@ -170,6 +174,36 @@ class Assessor:
             seconds=time.monotonic() - began,
         )
 
+    def _compare(
+        self, root: Evaluation, repairs: Sequence[Evaluation], calls: Sequence[Call], began: float
+    ) -> _Comparison:
+        """Run the program as given and its *repairs* on inputs made from *calls*.
+
+        Without time to run two repairs, the comparison is of the first one on no input.
+        """
+        deadline = began + self.seconds
+        inputs = make_inputs(calls, _input_count(root, calls), Random(self.seed))
+        replay = Replay(
+            task=self.task,
+            sandbox=self.sandbox,
+            inputs=inputs,
+            recorded=len(calls),
+            deadline=deadline,
+        )
+        given: Behaviour = ()
+        behaviours: list[Behaviour] = []
+        if len(repairs) > 1:
+            sources = [each.source for each in (root, *repairs)]
+            given, *behaviours = replay.run(sources, self._stop_at(deadline)) or [()]
+        if len(behaviours) < 2:
+            return _Comparison(inputs=[], given=(), behaviours=[()])
+        useful = informative(behaviours, given)
+        return _Comparison(
+            inputs=[inputs[place] for place in useful],
+            given=tuple(given[place] for place in useful),
+            behaviours=[tuple(each[place] for place in useful) for each in behaviours],
+        )
+
     def _examples(self, root: Evaluation) -> Examples | None:
         """Return the examples in the docstring, if the program as given contradicts one.
 
@@ -185,7 +219,7 @@ class Assessor:
 def _input_count(root: Evaluation, calls: Sequence[object]) -> int:
     """Number of inputs that a program can be run on in about a second."""
     each = root.execution.cpu_seconds / max(1, len(calls))
-    return max(MIN_INPUTS, min(INPUTS, int(REPLAY_SECONDS / max(each, 1e-6))))
+    return max(MIN_INPUTS, min(MAX_INPUTS, int(REPLAY_SECONDS / max(each, 1e-6))))
 
 
 def _note(calls: Sequence[object], rivals: Rivals, compared: Sequence[Evaluation]) -> str:

@@ -11,10 +11,10 @@ from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.sandbox import Execution, Output, Sandbox
 from agents.se_darwin.tasks import RepairTask
 
-_BATCH = 2
+_BATCH = 2  # programs between two calls of `stop`
 _MAX_RESTARTS = 2
-_MOST_TIMES = 2.0
-_LEAST_SECONDS = 0.1
+_MOST_TIMES = 2.0  # the limits of the tests that a replay may have
+_LEAST_SECONDS = 0.1  # wall-clock time of a replay, also at the deadline
 
 _TRUTHS = {"True": "1", "False": "0"}
 

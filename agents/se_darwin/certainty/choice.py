@@ -11,13 +11,14 @@ from agents.se_darwin.certainty.behaviour import Behaviour, key
 from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.tasks.evaluation import Evaluation
 
-CHANCE_WEIGHT = 0.05
-EDIT_COST = 2.0
-CHANGE_COST = 4.0
-FAILURE_COST = 4.0
-NO_RESULT_COST = 2.0
-EXAMPLE_COST = 10.0
-CATCH_ALL_COST = 1.0
+# Evidence is a logarithm: a cost of 1 makes a repair e times less credible.
+CHANCE_WEIGHT = 0.05  # of the logarithm of the ranker's chance
+EDIT_COST = 2.0  # of each edit
+CHANGE_COST = 4.0  # if all results near passing tests change
+FAILURE_COST = 4.0  # if it fails on all inputs and the program as given does not
+NO_RESULT_COST = 2.0  # if it returns None on all inputs
+EXAMPLE_COST = 10.0  # of each contradicted example
+CATCH_ALL_COST = 1.0  # of each handler of every exception
 
 _NOTHING = "None"
 
@@ -38,10 +39,11 @@ class Candidate:
 
 
 def informative(behaviours: Sequence[Behaviour], given: Behaviour) -> list[int]:
-    """Return the positions of inputs that are not outside the domain of every program."""
+    """Return the positions of inputs on which all programs were run and not all of them fail."""
+    run_by_all = min(map(len, (given, *behaviours)))  # a program that hangs has fewer results
     return [
         place
-        for place in range(len(given))
+        for place in range(run_by_all)
         if any(not _fails(each[place]) for each in (*behaviours, given))
     ]
 
@@ -136,7 +138,7 @@ def pattern(behaviour: Behaviour) -> tuple[object, ...]:
     return tuple(map(key, behaviour))
 
 
-def doubt(beliefs: Sequence[float]) -> float:
+def entropy(beliefs: Sequence[float]) -> float:
     """Return the entropy of *beliefs* in nats: 0 if there is only one possibility."""
     return -sum(each * log(each) for each in beliefs if each > 0.0)
 

@@ -22,11 +22,10 @@ from agents.se_darwin.fork_server.wire import Call, Reference
 
 _CONTAINERS = ("list", "tuple", "set", "frozenset", "deque", "iterator")
 _MAPPINGS = ("dict", "OrderedDict", "Counter", "defaultdict")
-_ATTEMPTS = 4
-_MAX_SIZE = 20_000
-_SECOND_CHANGE = 0.3
-_COMBINED = 0.1
-_LIKE_THE_OTHERS = 0.75
+_ATTEMPTS = 4  # for each input wanted
+_MAX_SIZE = 20_000  # characters of a call as JSON
+# Shares of inputs with a second change, with arguments of two calls, and with the preconditions.
+_SECOND_CHANGE, _COMBINED, _LIKE_THE_OTHERS = 0.3, 0.1, 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +50,8 @@ def make_inputs(calls: Sequence[Call], count: int, rng: Random) -> list[ProgramI
 
     Numbers change by one, their sign, or to others in the range seen; texts and containers are cut,
     repeated, permuted, emptied, or made again of the same parts; arguments of different calls are
-    combined. Objects of classes stay as they are. Most keep what the
-    arguments of all *calls* have in common, such as their order.
+    combined. Objects of classes stay as they are. Most inputs keep what the arguments of all
+    *calls* have in common, such as their order.
 
     Args:
         calls: Calls of the function, each with values of its own.

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agents.se_darwin.certainty.behaviour import key
-from agents.se_darwin.certainty.choice import Candidate, doubt, without_result
+from agents.se_darwin.certainty.choice import Candidate, entropy, without_result
 from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.certainty.rendering import render_arguments, render_call, render_result
 from agents.se_darwin.sandbox import Output
 
 MAX_LENGTH = 300
-_FAILURE_COST = 0.4
-_CHANGE_COST = 0.05
+# Costs are in nats, as the entropy that the answer removes.
+_FAILURE_COST = 0.4  # of each result that is not a value
+_CHANGE_COST = 0.05  # of each change of a recorded call
 _UNUSUAL_COST = 0.5
 _LETTER_COST = 0.003
 
@@ -40,7 +41,7 @@ def find_without_result(
 ) -> str | None:
     """Return the shortest call for which *chosen* returns None, if no call of the tests does.
 
-    None if there is no such call, or only long ones.
+    None if it does not, or only for calls of more than `MAX_LENGTH` characters.
     """
     calls = [
         render_call(function, inputs[place].call)
@@ -79,7 +80,7 @@ def choose_question(
         ours_text, theirs_text = _results(ours, theirs)
         unread = max(0, len(ours_text) + len(theirs_text) - MAX_LENGTH)
         value = (
-            doubt([*beliefs.values()])
+            entropy([*beliefs.values()])
             - _FAILURE_COST * sum(it is None or it.kind != "value" for it in (ours, theirs))
             - _CHANGE_COST * each.changes
             - _UNUSUAL_COST * (not each.is_usual)

@@ -16,6 +16,8 @@ from agents.se_darwin.tasks.evaluation import Evaluation
 
 MAX_REPAIRS = 40
 PATIENCE = 10
+"""Factor of the number of candidates as long as no repair is enough."""
+
 _LEAST_CHANCE = 1e-9
 
 

@@ -36,7 +36,7 @@ class Request(TypedDict):
     *module*, if any, provides its namespace; *tests* is a literal of pairs of arguments. If
     *suite_module* is set, the program is the module of that name, and *own_modules* are sources of
     modules that it imports. *task* is ``run`` (its tests, or its test suite), ``collect`` or
-    ``record`` (see `run_suite`), ``replay`` (the *calls*), or ``probe`` (the *probes*).
+    ``record`` (see `run_within`), ``replay`` (the *calls*), or ``probe`` (the *probes*).
 
     If *together*, one process runs several candidates. If *within*, a test suite runs in the
     process of the candidate; else in a process of its own.

@@ -47,7 +47,7 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(code, vars(module))  # noqa: S102 - in the sandbox
 
 
-class LackingModules(importlib.abc.MetaPathFinder):
+class MissingModules(importlib.abc.MetaPathFinder):
     """Finds nothing; notes which modules are asked for."""
 
     def __init__(self) -> None:

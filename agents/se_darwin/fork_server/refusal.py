@@ -1,4 +1,4 @@
-"""What a test needs and the sandbox does not allow, told from what the program does wrong."""
+"""Tells whether the sandbox, and not the program, made a test fail, and what it refused."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from .function_proxy import CandidateLostError, FunctionProxy
 from .given_modules import (
     PROJECT_FOLDER,
     GivenModules,
-    LackingModules,
+    MissingModules,
     compile_module,
     import_program,
     module_names,
@@ -114,14 +114,14 @@ def _run(
     Yields:
         ``[check, kind, text, expected, lines run]``; nothing after the candidate is lost; and
         ``["refused", test, why]`` if the sandbox does not allow what a test needs, and
-        ``["lacks", names]`` of modules that nothing has imported. To record,
+        ``["missing", names]`` of modules that nothing has imported. To record,
         ``["call", check, call]``.
     """
-    lacking = LackingModules()
-    sys.meta_path.insert(0, lacking)
+    missing = MissingModules()
+    sys.meta_path.insert(0, missing)
     yield from _listed(open_runner, function, task)
-    if task != "record" and lacking.names:
-        yield ["lacks", lacking.names]
+    if task != "record" and missing.names:
+        yield ["missing", missing.names]
 
 
 def _listed(
@@ -181,7 +181,7 @@ class SuiteRunner:
                 self.left_out.append(str(error))
 
     def run(self, *, record: bool = False) -> Iterator[list[object]]:
-        """Yield the outcome, or the calls, of each check, as `run_suite` does."""
+        """Yield the outcome, or with *record* the calls, of each check, as `run_within` does."""
         number, self._candidate.keeps_calls = 0, record
         for test in self.tests:
             self._checks = [Check(self._candidate) for _ in test.lines]

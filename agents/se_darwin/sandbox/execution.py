@@ -69,14 +69,14 @@ class Execution:
         end: How the process ended; after anything but ``exit``, later tests did not run.
         cpu_seconds: User and system CPU time.
         refused: What the sandbox does not allow and a test of a suite needs, by the test's name.
-        lacks: Modules that a suite asked for and the sandbox does not have.
+        missing_modules: Modules that a suite asked for and the sandbox does not have.
     """
 
     outputs: tuple[Output | None, ...]
     end: End
     cpu_seconds: float = 0.0
     refused: Mapping[str, str] = field(default_factory=dict)
-    lacks: tuple[str, ...] = ()
+    missing_modules: tuple[str, ...] = ()
 
     @property
     def hung(self) -> bool:
@@ -91,12 +91,12 @@ class Execution:
         """Parse a child's output; ignore invalid lines; the first result of a test counts."""
         outputs: list[Output | None] = [None] * tests
         refused: dict[str, str] = {}
-        lacks: tuple[str, ...] = ()
+        missing_modules: tuple[str, ...] = ()
         for line in text.splitlines():
             try:
                 number, kind, *others = json.loads(line)
-                if number == "lacks":
-                    lacks = tuple(map(str, kind))
+                if number == "missing":
+                    missing_modules = tuple(map(str, kind))
                     continue
                 result, *others = others
                 if number == "refused":
@@ -113,7 +113,11 @@ class Execution:
             except (ValueError, TypeError, IndexError, OverflowError, RecursionError):
                 continue  # cut off by the deadline, or forged: the test counts as unfinished
         return cls(
-            outputs=tuple(outputs), end=end, cpu_seconds=cpu_seconds, refused=refused, lacks=lacks
+            outputs=tuple(outputs),
+            end=end,
+            cpu_seconds=cpu_seconds,
+            refused=refused,
+            missing_modules=missing_modules,
         )
 
 

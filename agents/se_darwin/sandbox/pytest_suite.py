@@ -23,12 +23,12 @@ class PytestSuiteError(ValueError):
 
     Args:
         message: The message.
-        lacks: Modules that they asked for and the sandbox does not have.
+        missing_modules: Modules that they asked for and the sandbox does not have.
     """
 
-    def __init__(self, message: str, lacks: Collection[str] = ()) -> None:
+    def __init__(self, message: str, missing_modules: Collection[str] = ()) -> None:
         super().__init__(message)
-        self.lacks = tuple(lacks)
+        self.missing_modules = tuple(missing_modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class PytestSuite:
         helpers: Prepared sources of modules of the tests' own, by the name that imports them.
         checks: Names of all checks in order; empty until `Sandbox.collect` has listed them.
         left_out: Why a test of the function cannot be run, for each such test.
-        lacks: Modules that they asked for when they were collected and the sandbox does not have.
+        missing_modules: Modules that they asked for when they were collected and the sandbox does
+            not have.
         within: Whether the tests must run in the process of the program, because they give it, or
             get from it, what cannot be sent between processes.
     """
@@ -103,7 +104,7 @@ class PytestSuite:
     helpers: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    missing_modules: tuple[str, ...] = ()
     within: bool = False
 
     @classmethod

@@ -300,7 +300,7 @@ class Sandbox:
             )
             answer, *others = text.splitlines() or [""]
             kind, found, *left_out = json.loads(answer)
-            lacks = tuple(name for line in others for name in json.loads(line)[1])
+            missing_modules = tuple(name for line in others for name in json.loads(line)[1])
         except ServerLostError as error:
             self._restart()
             raise PytestSuiteError(f"importing {both} ended the fork server: {error}") from None
@@ -309,9 +309,14 @@ class Sandbox:
             message = f"importing {both} {how}: look at the statements at their top level"
             raise PytestSuiteError(message) from None
         if kind == "problem":
-            raise PytestSuiteError(str(found), lacks)
+            raise PytestSuiteError(str(found), missing_modules)
         all_left_out = tuple(dict.fromkeys((*suite.left_out, *map(str, *left_out))))
-        return replace(suite, checks=tuple(map(str, found)), left_out=all_left_out, lacks=lacks)
+        return replace(
+            suite,
+            checks=tuple(map(str, found)),
+            left_out=all_left_out,
+            missing_modules=missing_modules,
+        )
 
     @property
     def layers(self) -> Mapping[str, str]:

@@ -13,10 +13,10 @@ from agents.se_darwin.solution.imports import is_available
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 
-_LEAST = Limits(cpu_seconds=0.1, wall_seconds=1.0)
-_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.015, 0.2
+_LEAST = Limits(cpu_seconds=0.1, wall_seconds=1.0)  # of a candidate
+_CPU_SHARE_IF_HUNG, _WALL_SHARE_IF_HUNG = 0.015, 0.2  # least shares of the given program's limits
 _MOST_LAZY_IMPORTS = 10  # times that the sandbox is started with modules not named in any file
-_CPU_MARGIN, _WALL_MARGIN = 20, 10
+_CPU_MARGIN, _WALL_MARGIN = 20, 10  # times of the given program that a candidate may take
 
 
 def prepare_task(
@@ -27,7 +27,7 @@ def prepare_task(
     most: Limits,
     in_one_process: bool,
 ) -> RepairTask:
-    """Return *task* with its checks, with limits for candidates, and in as many processes as fit.
+    """Return *task* with its checks, limits for candidates, and one process or two for its tests.
 
     A candidate gets 20 times the CPU time of the given program and 10 times its wall-clock time.
     If that program hangs, the times of the tests without it count, and a candidate gets at least a
@@ -49,7 +49,7 @@ def prepare_task(
     task = replace(task, limits=_measured_limits(task.within, sandbox, most))
     [given] = task.within.evaluate(sandbox, [program], coverage=True)
     for _ in range(_MOST_LAZY_IMPORTS):  # packages import some modules when they are used
-        if not _import_lacking(sandbox, given.execution.lacks):
+        if not _import_missing(sandbox, given.execution.missing_modules):
             break
         [given] = task.within.evaluate(sandbox, [program], coverage=True)
     if task.suite is not None and given.execution.refused:  # no program can pass these tests
@@ -76,17 +76,17 @@ def _with_checks(
         try:
             found = sandbox.collect(suite, function=task.function, limits=limits)
         except PytestSuiteError as error:
-            if not _import_lacking(sandbox, error.lacks):
+            if not _import_missing(sandbox, error.missing_modules):
                 raise
         else:
-            if not _import_lacking(sandbox, found.lacks):
+            if not _import_missing(sandbox, found.missing_modules):
                 return replace(task, suite=found, tests=found.cases())
     found = sandbox.collect(suite, function=task.function, limits=limits)
     return replace(task, suite=found, tests=found.cases())
 
 
-def _import_lacking(sandbox: Sandbox, names: Collection[str]) -> bool:
-    """Import into *sandbox* those of the modules *names* that are installed; return whether any."""
+def _import_missing(sandbox: Sandbox, names: Collection[str]) -> bool:
+    """Import those of the modules *names* that are installed; return whether there are any."""
     return sandbox.import_modules([name for name in names if is_available(name)])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agents.se_darwin.certainty.choice import (
-    doubt,
+    entropy,
     informative,
     pattern,
     weigh,
@@ -115,7 +115,12 @@ def test_inputs_on_which_every_program_fails_tell_nothing(outputs: Make) -> None
     assert informative(behaviours, outputs("!KeyError", "!KeyError", None)) == [0, 2]
 
 
-def test_doubt_is_greatest_between_equal_beliefs() -> None:
-    assert doubt([1.0]) == 0.0
-    assert doubt([0.5, 0.5]) == pytest.approx(log(2))
-    assert doubt([0.9, 0.1, 0.0]) < doubt([0.6, 0.4])
+def test_inputs_on_which_a_program_was_not_run_tell_nothing(outputs: Make) -> None:
+    behaviours = [outputs("!KeyError", "1", "!KeyError"), outputs(None)]
+    assert informative(behaviours, outputs("1", "1", "!KeyError")) == [0]
+
+
+def test_entropy_is_greatest_between_equal_beliefs() -> None:
+    assert entropy([1.0]) == 0.0
+    assert entropy([0.5, 0.5]) == pytest.approx(log(2))
+    assert entropy([0.9, 0.1, 0.0]) < entropy([0.6, 0.4])
