@@ -163,29 +163,13 @@ TESTED_BY = {
     "agents/se_darwin/edits/*_rules.py": "agents/se_darwin/edits/test_edit_space.py",
     "agents/se_darwin/edits/scope.py": "agents/se_darwin/edits/test_edit_space.py",
     "agents/se_darwin/fork_server/batch.py": "agents/se_darwin/sandbox/test_sandbox.py",
-    "agents/se_darwin/fork_server/in_process_candidate.py": (
-        "agents/se_darwin/sandbox/test_pytest_suite.py"
-    ),
     "agents/se_darwin/fork_server/candidate.py": "agents/se_darwin/sandbox/test_sandbox.py",
     "agents/se_darwin/fork_server/object_fields.py": "agents/se_darwin/fork_server/test_wire.py",
     "agents/se_darwin/fork_server/probing.py": "agents/se_darwin/effects/test_measurement.py",
     "agents/se_darwin/fork_server/visits.py": "agents/se_darwin/effects/test_measurement.py",
     "agents/se_darwin/fork_server/server.py": "agents/se_darwin/sandbox/test_sandbox.py",
-    "agents/se_darwin/fork_server/check.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
-    "agents/se_darwin/fork_server/function_proxy.py": (
-        "agents/se_darwin/sandbox/test_pytest_suite.py"
-    ),
-    "agents/se_darwin/fork_server/collector.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/fork_server/log_capture.py": "agents/se_darwin/fork_server/test_fixtures.py",
     "agents/se_darwin/fork_server/refusal.py": "agents/se_darwin/solution/test_preparation.py",
-    "agents/se_darwin/fork_server/builtin_fixtures.py": (
-        "agents/se_darwin/sandbox/test_pytest_suite.py"
-    ),
-    "agents/se_darwin/fork_server/place.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
-    "agents/se_darwin/fork_server/suite_runner.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
-    "agents/se_darwin/fork_server/given_modules.py": (
-        "agents/se_darwin/sandbox/test_pytest_suite.py"
-    ),
     "agents/se_darwin/solution/recording.py": "agents/se_darwin/command/test_evolve.py",
 }
 

@@ -2,12 +2,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from agents.se_darwin.sandbox import Sandbox
+from tests.agents.se_darwin.suites import open_pytest_sandbox
+
 REPOSITORY = Path(__file__).parents[4]
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """A sandbox for suites that import pytest."""
+    with open_pytest_sandbox() as sandbox:
+        yield sandbox
 
 
 @pytest.fixture
