@@ -1,4 +1,4 @@
-"""Reading of the modules of its own that a program imports: its package, or files beside it."""
+"""Read the program's own modules: those of its package, and files beside it that it imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class ProgramFiles:
 
     Attributes:
         name: Dotted name of the program's module in its package.
-        roots: Folders in which its modules are looked for, the first first.
+        file: Its file, without symbolic links.
+        roots: Folders in which its modules are looked for, in this order.
         sources: Sources of its own modules by dotted name, that of a package as
             ``package.__init__``; the program is not among them.
     """

@@ -1,4 +1,4 @@
-"""Reading of the caller's test module, its conftest files, and the modules that it imports."""
+"""Read the caller's test module, its conftest files, and the modules that these import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading of ``FILE::FUNCTION``; what cannot be repaired is refused by name."""
+"""Read ``FILE::FUNCTION``; refuse a function that cannot be repaired, with the reason."""
 
 from __future__ import annotations
 
