@@ -1,7 +1,8 @@
 """What every executor keeps: classes of tests that the file of each executor inherits.
 
 `ExecutorContract` needs a fixture ``cluster``, an `AnyCluster`. `EngineContract` needs a `Cluster`
-there: a real one, on this machine, whose jobs see the folders of this machine.
+there, whose jobs see the folders of this machine: it has what an engine itself can do wrong. A job
+of a real engine takes seconds of computing, so `LauncherContract` has what no engine can change.
 """
 
 import json
@@ -176,8 +177,18 @@ class Attempts:
                 executor.close()
 
 
+def check_what_is_left(spec: RunSpec) -> None:
+    """Check the files of an attempt that has run to its end."""
+    assert (spec.attempt_folder / "worker.log").read_text() == "a line for the log\n"
+    path = spec.attempt_folder / "spec.json"
+    assert path.stat().st_mode & 0o777 == 0o600, "the agent's settings may be secret"
+    kinds = [event.kind for event in EventTail(spec.events_path).read()]
+    assert kinds[0] == "started"
+    assert kinds[-1] == "finished"
+
+
 class ExecutorContract:
-    """What holds for a process of this machine and for a job elsewhere."""
+    """What every executor itself can do wrong."""
 
     @pytest.fixture
     def attempts(
@@ -186,40 +197,6 @@ class ExecutorContract:
         attempts = Attempts(cluster, home_settings, standin_command)
         yield attempts
         attempts.close()
-
-    def test_a_worker_runs_to_its_end(self, attempts: Attempts) -> None:
-        spec = attempts.spec(steps=2)
-        handle = attempts.submit(spec)
-        assert attempts.ended(handle) == ExitStatus(exit_code=0)
-        assert attempts.executor.poll(handle) is not None, "an end stays an end"
-        assert (spec.attempt_folder / "worker.log").read_text() == "a line for the log\n"
-        path = spec.attempt_folder / "spec.json"
-        assert path.stat().st_mode & 0o777 == 0o600, "the agent's settings may be secret"
-        kinds = [event.kind for event in EventTail(spec.events_path).read()]
-        assert kinds[0] == "started"
-        assert kinds[-1] == "finished"
-
-    @pytest.mark.parametrize(
-        ("how", "status"),
-        [({"exit": 78}, ExitStatus(exit_code=78)), ({"kill": 11}, ExitStatus(signal=11))],
-    )
-    def test_the_exit_status_is_reported(self, attempts: Attempts, how, status) -> None:
-        assert attempts.ended(attempts.submit(attempts.spec(**how))) == status
-
-    def test_commands_arrive_in_time_and_a_stop_is_obeyed(self, attempts: Attempts) -> None:
-        spec, handle = attempts.start(steps=10**9)
-        assert attempts.executor.poll(handle) is None
-        assert attempts.executor.waiting(handle) == ""
-        sent = time.monotonic()
-        attempts.executor.send(handle, SetPrecision(state=FP32))
-        attempts.until_event(
-            spec, lambda event: event.kind == "precision_changed" and event.state == FP32
-        )
-        took = time.monotonic() - sent
-        assert took < ROLLBACK_SECONDS * crowding()
-        attempts.executor.send(handle, Stop(reason="shutdown"))
-        assert attempts.ended(handle) == ExitStatus(exit_code=75)
-        assert int((spec.run_folder / "step").read_text()) > 0, "no checkpoint was written"
 
     def test_a_kill_ends_the_worker_and_its_descendants(self, attempts: Attempts) -> None:
         spec = attempts.spec(hang=True, descendants=True, ignore_all=True)
@@ -233,9 +210,11 @@ class ExecutorContract:
 
 
 class EngineContract(ExecutorContract):
-    """What holds for the jobs of an engine."""
+    """What an engine itself can do wrong."""
 
-    def test_an_attempt_is_submitted_once(self, attempts: Attempts, cluster: Cluster) -> None:
+    def test_an_attempt_is_submitted_once_taken_over_and_told_to_end(
+        self, attempts: Attempts, cluster: Cluster
+    ) -> None:
         spec = attempts.spec(steps=10**9)
         handle = attempts.submit(spec)
         assert attempts.executor.submit(spec) == handle
@@ -244,29 +223,19 @@ class EngineContract(ExecutorContract):
         first = attempts.executor._jobs[handle.job]  # type: ignore[attr-defined]
         request = attempts.executor._request(handle.job, spec)  # type: ignore[attr-defined]
         assert engine.submit(request) == first.id, "a job of this name exists"
-        engine.close()
-        events = [event.kind for event in EventTail(spec.events_path).read()]
-        assert events.count("started") == 1
 
-    def test_the_next_daemon_takes_over_a_running_job(self, attempts: Attempts) -> None:
-        spec, handle = attempts.start(steps=10**9)
         attempts.restart_daemon()
         assert attempts.executor.recover(handle)
         assert attempts.executor.poll(handle) is None
-        attempts.executor.send(handle, SetPrecision(state=FP32))
-        attempts.until_event(
-            spec, lambda event: event.kind == "precision_changed" and event.state == FP32
-        )
-        attempts.executor.send(handle, Stop(reason="shutdown"))
-        assert attempts.ended(handle) == ExitStatus(exit_code=75)
+        assert attempts.executor.waiting(handle) == ""
 
-    def test_the_next_daemon_learns_how_a_job_has_ended(self, attempts: Attempts) -> None:
-        spec = attempts.spec(steps=2)
-        handle = attempts.submit(spec)
-        wait_until((spec.attempt_folder / RESULT_FILE).exists, "the result")
-        attempts.restart_daemon()
-        assert attempts.executor.recover(handle)
-        assert attempts.ended(handle) == ExitStatus(exit_code=0)
+        # So does an engine announce that it takes the machine away.
+        engine.stop(attempts.executor._jobs[handle.job].ref)  # type: ignore[attr-defined]
+        engine.close()
+        assert attempts.ended(handle) == ExitStatus(exit_code=75)
+        assert int((spec.run_folder / "step").read_text()) > 0, "no checkpoint was written"
+        events = [event.kind for event in EventTail(spec.events_path).read()]
+        assert events.count("started") == 1
 
     def test_a_job_whose_files_are_in_another_home_is_ended(
         self, attempts: Attempts, cluster: Cluster, tmp_path: Path
@@ -292,50 +261,31 @@ class EngineContract(ExecutorContract):
         assert not (tmp_path / "other-home").exists()
         attempts.forget(handle)
 
-    def test_a_job_that_was_never_asked_for_is_asked_for_by_the_next_daemon(
-        self, attempts: Attempts, cluster: Cluster
-    ) -> None:
-        spec = attempts.spec(steps=2)
-        with cluster.unreachable():
-            handle = attempts.submit(spec)
-            wait_until(lambda: attempts.executor.waiting(handle), "a reason to wait")
-            attempts.executor.close()
-            attempts.restart_daemon()
-            assert attempts.executor.recover(handle)
-        assert attempts.ended(handle) == ExitStatus(exit_code=0)
-
-    def test_a_new_attempt_ends_the_old_one_without_a_trace(self, attempts: Attempts) -> None:
-        """The old one may have been cut off, and come back."""
-        spec, handle = attempts.start(steps=10**9)
-        pid = json.loads((spec.attempt_folder / CLAIM_FILE).read_text())["pid"]
-        [worker] = psutil.Process(pid).children()
-        write_fence(spec.run_folder, "another")
-        wait_until(lambda: gone(worker.pid) and gone(pid), "the end of the old attempt")
-        assert not (spec.attempt_folder / RESULT_FILE).exists()
-        size = spec.events_path.stat().st_size
-        status = attempts.ended(handle)
-        assert status.exit_code is None
-        assert "without a result" in status.error
-        assert spec.events_path.stat().st_size == size
-        assert not (spec.run_folder / "step").exists(), "the old attempt wrote a late checkpoint"
-
     def test_an_engine_that_is_down_ends_no_run(self, attempts: Attempts, cluster) -> None:
         _, handle = attempts.start(steps=10**9)
+        spec = attempts.spec(steps=2)
         with cluster.unreachable():
             client = cluster.engine()
             status = client.statuses([attempts.executor._jobs[handle.job].ref])[handle.job]
             assert status.state is JobState.UNKNOWN
             assert status.reason
             client.close()
-            waiting = attempts.spec(steps=1)
-            second = attempts.submit(waiting)
+            second = attempts.submit(spec)
             wait_until(lambda: attempts.executor.waiting(second), "a reason to wait")
             assert attempts.executor.poll(second) is None
             wait_until(attempts.executor.trouble_seconds, "the trouble to be counted")
             attempts.executor.send(handle, Stop(reason="shutdown"))  # needs no engine
             assert attempts.ended(handle) == ExitStatus(exit_code=75)
-        assert attempts.ended(second) == ExitStatus(exit_code=0)
+            attempts.executor.close()
+            attempts.restart_daemon()
+            assert attempts.executor.recover(second), "it was never asked for"
+            wait_until(attempts.executor.trouble_seconds, "the next daemon's trouble")
+        wait_until((spec.attempt_folder / RESULT_FILE).exists, "the result")
         wait_until(lambda: not attempts.executor.trouble_seconds(), "the end of the trouble")
+        attempts.restart_daemon()
+        assert attempts.executor.recover(second)
+        assert attempts.ended(second) == ExitStatus(exit_code=0)
+        check_what_is_left(spec)
 
     def test_a_job_deleted_by_hand_is_reported(self, attempts: Attempts, cluster: Cluster) -> None:
         _, handle = attempts.start(steps=10**9, ignore_all=True)
@@ -343,15 +293,6 @@ class EngineContract(ExecutorContract):
         status = attempts.ended(handle)
         assert status.exit_code != 0
         assert status.signal or "without a result" in status.error
-
-    def test_sigterm_of_the_engine_is_a_checkpoint(self, attempts: Attempts, cluster) -> None:
-        """So does an engine announce that it takes the machine away."""
-        spec, handle = attempts.start(steps=10**9)
-        client = cluster.engine()
-        client.stop(attempts.executor._jobs[handle.job].ref)
-        client.close()
-        assert attempts.ended(handle) == ExitStatus(exit_code=75)
-        assert int((spec.run_folder / "step").read_text()) > 0
 
     def test_a_job_that_waits_shows_why_and_can_be_cancelled(
         self, attempts: Attempts, cluster: Cluster
@@ -377,7 +318,63 @@ class EngineContract(ExecutorContract):
 
 
 class LauncherContract(EngineContract):
-    """What the launcher does the same way whichever engine started it; a slow engine skips it."""
+    """What the launcher and its files do the same way whichever engine started it."""
+
+    def test_a_worker_runs_to_its_end(self, attempts: Attempts) -> None:
+        spec = attempts.spec(steps=2)
+        handle = attempts.submit(spec)
+        assert attempts.ended(handle) == ExitStatus(exit_code=0)
+        assert attempts.executor.poll(handle) is not None, "an end stays an end"
+        check_what_is_left(spec)
+
+    @pytest.mark.parametrize(
+        ("how", "status"),
+        [({"exit": 78}, ExitStatus(exit_code=78)), ({"kill": 11}, ExitStatus(signal=11))],
+    )
+    def test_the_exit_status_is_reported(self, attempts: Attempts, how, status) -> None:
+        assert attempts.ended(attempts.submit(attempts.spec(**how))) == status
+
+    def test_commands_arrive_in_time_and_a_stop_is_obeyed(self, attempts: Attempts) -> None:
+        spec, handle = attempts.start(steps=10**9)
+        assert attempts.executor.poll(handle) is None
+        assert attempts.executor.waiting(handle) == ""
+        sent = time.monotonic()
+        attempts.executor.send(handle, SetPrecision(state=FP32))
+        attempts.until_event(
+            spec, lambda event: event.kind == "precision_changed" and event.state == FP32
+        )
+        took = time.monotonic() - sent
+        assert took < ROLLBACK_SECONDS * crowding()
+        attempts.executor.send(handle, Stop(reason="shutdown"))
+        assert attempts.ended(handle) == ExitStatus(exit_code=75)
+        assert int((spec.run_folder / "step").read_text()) > 0, "no checkpoint was written"
+
+    def test_the_next_daemon_takes_over_a_running_job(self, attempts: Attempts) -> None:
+        spec, handle = attempts.start(steps=10**9)
+        attempts.restart_daemon()
+        assert attempts.executor.recover(handle)
+        assert attempts.executor.poll(handle) is None
+        attempts.executor.send(handle, SetPrecision(state=FP32))
+        attempts.until_event(
+            spec, lambda event: event.kind == "precision_changed" and event.state == FP32
+        )
+        attempts.executor.send(handle, Stop(reason="shutdown"))
+        assert attempts.ended(handle) == ExitStatus(exit_code=75)
+
+    def test_a_new_attempt_ends_the_old_one_without_a_trace(self, attempts: Attempts) -> None:
+        """The old one may have been cut off, and come back."""
+        spec, handle = attempts.start(steps=10**9)
+        pid = json.loads((spec.attempt_folder / CLAIM_FILE).read_text())["pid"]
+        [worker] = psutil.Process(pid).children()
+        write_fence(spec.run_folder, "another")
+        wait_until(lambda: gone(worker.pid) and gone(pid), "the end of the old attempt")
+        assert not (spec.attempt_folder / RESULT_FILE).exists()
+        size = spec.events_path.stat().st_size
+        status = attempts.ended(handle)
+        assert status.exit_code is None
+        assert "without a result" in status.error
+        assert spec.events_path.stat().st_size == size
+        assert not (spec.run_folder / "step").exists(), "the old attempt wrote a late checkpoint"
 
     def test_a_second_start_of_an_attempt_changes_nothing(self, attempts: Attempts) -> None:
         """Some engines start a job twice."""

@@ -7,7 +7,7 @@ import pytest
 from genesis_fp16.executors import ExitStatus
 from genesis_fp16.executors.remote import EngineError, JobRef, JobState
 from genesis_fp16.executors.slurm import SlurmEngine
-from tests.genesis_fp16.executors.contract import LauncherContract
+from tests.genesis_fp16.executors.contract import EngineContract
 from tests.genesis_fp16.executors.slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.process
@@ -18,7 +18,7 @@ def cluster(slurm_cluster: SlurmCluster) -> SlurmCluster:
     return slurm_cluster
 
 
-class TestContract(LauncherContract):
+class TestContract(EngineContract):
     def test_a_drained_node_is_left_and_the_run_resumes_on_the_other(
         self, attempts, cluster: SlurmCluster
     ) -> None:

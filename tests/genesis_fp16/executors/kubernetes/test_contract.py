@@ -8,7 +8,7 @@ import pytest
 
 from genesis_fp16.executors import ExitStatus
 from infrastructure.events.command import Stop
-from tests.genesis_fp16.executors.contract import LauncherContract
+from tests.genesis_fp16.executors.contract import EngineContract
 from tests.genesis_fp16.executors.kubernetes_cluster import JobCluster, KubernetesCluster
 from tests.patience import wait_until
 
@@ -22,7 +22,7 @@ def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kub
         yield cluster
 
 
-class TestContract(LauncherContract):
+class TestContract(EngineContract):
     @pytest.fixture
     def cluster(
         self, kubernetes_cluster: KubernetesCluster, tmp_path: Path

@@ -15,7 +15,12 @@ from genesis_fp16.executors.object_store.mirrors import HOME_FILE
 from genesis_fp16.system.object_store import ObjectStore
 from infrastructure.events import EventTail, SetPrecision
 from infrastructure.events.command import Stop
-from tests.genesis_fp16.executors.contract import FP32, ROLLBACK_SECONDS, Attempts
+from tests.genesis_fp16.executors.contract import (
+    FP32,
+    ROLLBACK_SECONDS,
+    Attempts,
+    check_what_is_left,
+)
 from tests.genesis_fp16.executors.object_server import ObjectServer
 from tests.genesis_fp16.executors.object_store.test_contract import StoreCluster
 from tests.patience import crowding, wait_until
@@ -106,7 +111,8 @@ def test_a_silent_store_ends_nothing_and_loses_nothing(
 def test_a_late_writer_reaches_no_file(attempts: Attempts, cluster: StoreCluster) -> None:
     spec = attempts.spec(steps=1)
     handle = attempts.submit(spec)
-    attempts.ended(handle)
+    assert attempts.ended(handle) == ExitStatus(exit_code=0)
+    check_what_is_left(spec)
     size = spec.events_path.stat().st_size
     where = str(spec.events_path.relative_to(spec.agent_folder.parents[1]))
     late = Update(appended=(Appended(path=where, offset=size, content=b"late\n"),))
