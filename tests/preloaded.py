@@ -69,6 +69,7 @@ API = "genesis_fp16.api"
 FLEET = "genesis_fp16.worker.fleet"
 GPU_SECTION = "benchmarks.gpu.section"
 GROUP = "genesis_fp16.worker.group"
+LAUNCHER = "genesis_fp16.worker.remote"
 STANDIN = "tests.genesis_fp16.standin_worker"
 SCENARIOS = "tests.infrastructure.training.distributed.scenarios"
 SWEEP = "tests.infrastructure.precision_lab.sweep.sweep_process"
@@ -272,7 +273,7 @@ def _work(request: dict[str, Any], received: list[int], requests: socket.socket)
         _become(arguments, request["environment"], Path(request["folder"]), descriptors)
         if request["in_folder"]:
             sys.path.insert(0, request["folder"])
-        if request["module"] in _PARENTS:
+        if request["forks"]:
             _fork_children()
         if request["module"] == PROGRAM:
             from genesis_fp16.cli import main
@@ -353,13 +354,13 @@ PlainPopen = subprocess.Popen
 class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
     """Forks the program, its *modules* and ``python -P -c`` from the base; the rest starts.
 
-    Modules with or without ``-P`` and ``-u``.
-
-    What it forks does so in turn. A drop-in replacement for `subprocess.Popen`.
+    Modules with or without ``-P`` and ``-u``. What it forks does so in turn if it is one of
+    *parents*. A drop-in replacement for `subprocess.Popen`.
     """
 
     base: _Base | None = None
     modules: tuple[str, ...] = PRELOADED
+    parents: tuple[str, ...] = _PARENTS
 
     @classmethod
     def start_base(cls) -> _Base:
@@ -398,6 +399,7 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             "folder": str(given["cwd"] or Path.cwd()),
             "in_folder": is_python and "-P" not in options,
             "new_session": given["start_new_session"],
+            "forks": module in self.parents,
         }
         self.pid = self.start_base().spawn(request, descriptors)
         self._child_created = True

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.measuring.ports import free_port
 from infrastructure.events import Event, EventTail
+from tests.e2e.job_server import forked_python
 from tests.genesis_fp16.executors.contract import ROLLBACK_SECONDS
 from tests.patience import crowding, wait_until
 from tests.preloaded import ForkedPopen
@@ -224,6 +225,13 @@ def quick_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def job_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Python of jobs, see `forked_python`; the contract of executors starts the real one."""
+    with forked_python(tmp_path_factory.mktemp("jobs")) as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
 def daemon_class() -> type[Daemon]:
     """For a daemon that many tests share; whoever makes one calls its `clean_up`."""
     return Daemon
@@ -303,9 +311,9 @@ def roll_back_and_adopt(
 
         daemon.kill9()
         reached = step()
-        wait_until(lambda: step() > reached, "the job to outlive the daemon")
         daemon.start()
         daemon.wait_for(lambda: "job_adopted" in daemon.log, "to take over the job")
+        daemon.wait_for(lambda: step() > reached, "to read on")
         daemon.configure(ENABLE_FP16_TRAINING="true")
         daemon.wait_for(lambda: daemon.in_precision("fp16", "default"), "to command the job")
         assert len(daemon.events("started")) == 1

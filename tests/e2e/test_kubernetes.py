@@ -1,4 +1,4 @@
-"""The daemon with Kubernetes Jobs: rollback, its death, a drained node, ranks, an object store."""
+"""The daemon with Kubernetes Jobs and an object store: rollback, its death, that of a pod."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -27,58 +27,19 @@ def cluster(
 
 
 @pytest.fixture
-def daemon(make_daemon, cluster: KubernetesCluster):
+def daemon(make_daemon, cluster: KubernetesCluster, job_python: Path):
     """A daemon that runs its attempts as Jobs."""
     daemon = make_daemon()
-    daemon.configure(**cluster.variables)
+    daemon.configure(GENESIS_REMOTE_PYTHON=job_python, **cluster.variables)
     return daemon
 
 
-def test_a_run_survives_rollback_daemon_and_node(
-    daemon, cluster: KubernetesCluster, train_without_end, roll_back_and_adopt
-) -> None:
-    train_without_end(daemon)
-    [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
-
-    def jobs() -> list[str]:
-        return [each["job"] for each in daemon.json("runs", "show", run)["attempts"]]
-
-    [first] = jobs()
-    assert cluster.ask("GET", f"{JOBS}/{first}")["status"]["active"] == 1
-
-    roll_back_and_adopt(daemon, "Kubernetes")
-
-    cluster.job("evict", first)
-    daemon.wait_for(lambda: daemon.events("resumed"), "to resume in another Job")
-    saved = [event.step for event in daemon.events("checkpoint_saved")]
-    assert daemon.events("resumed")[-1].step in saved
-    assert len(jobs()) == len(set(jobs())) == 2
-    assert daemon.json("runs", "show", run)["failures"] == 0, "a drained node costs no failure"
-
-    assert daemon.stop()[0] == 0
-    assert daemon.events("finished")[-1].outcome == "stopped"
-    wait_until(lambda: not cluster.processes(), "the end of all containers")
-
-
-def test_torchrun_works_in_a_job(daemon, cluster: KubernetesCluster, train_without_end) -> None:
-    daemon.configure(GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
-    train_without_end(daemon)
-    daemon.configure(ENABLE_FP16_TRAINING="false")
-    daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
-    newest = max(cluster.objects(JOBS), key=lambda each: int(each["metadata"]["resourceVersion"]))
-    [container] = newest["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["requests"]["cpu"] == "2", "each rank has a core"
-    assert daemon.stop()[0] == 0
-    assert daemon.events("finished")[-1].outcome == "stopped"
-    wait_until(lambda: not cluster.processes(), "the end of all containers")
-
-
-def test_a_run_without_a_volume_survives_rollback_and_pod(
+def test_a_run_without_a_volume_survives_rollback_daemon_and_pod(
     daemon,
     cluster: KubernetesCluster,
     object_server: ObjectServer,
     train_without_end,
-    record_property,
+    roll_back_and_adopt,
 ) -> None:
     cluster.node(secrets={"store-keys": object_server.variables})
     daemon._environ |= object_server.variables
@@ -88,8 +49,10 @@ def test_a_run_without_a_volume_survives_rollback_and_pod(
         GENESIS_KUBERNETES_VOLUME_CLAIM="",
     )
     train_without_end(daemon)
-    took = live_through(daemon, lambda job: cluster.job("power_cut", job))
-    record_property("measured", f"rollback of a Kubernetes Job through a store: {took:.1f} s")
+    [pod] = cluster.objects(f"/api/v1/namespaces/{NAMESPACE}/pods")
+    assert pod["status"]["phase"] == "Running"
+    roll_back_and_adopt(daemon, "Kubernetes, through an object store")
+    live_through(daemon, lambda job: cluster.job("power_cut", job))
     assert daemon.stop()[0] == 0
     key = object_server.variables["AWS_SECRET_ACCESS_KEY"]
     assert key not in daemon.log

@@ -1,4 +1,4 @@
-"""The daemon with jobs of a real Slurm: rollback, its own death, a drained node, the end."""
+"""The daemon with jobs of a real Slurm: rollback, its own death, a drained node, ranks."""
 
 import shutil
 import time
@@ -7,25 +7,29 @@ from pathlib import Path
 import pytest
 
 from benchmarks.takeover.postgres import postgres_server
+from tests.genesis_fp16.executors.object_server import ObjectServer
 from tests.genesis_fp16.executors.slurm_cluster import SlurmCluster
 from tests.patience import wait_until
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture
-def training(make_daemon, train_without_end, slurm_cluster: SlurmCluster):
-    """A daemon whose quick agent trains as a job."""
-    daemon = make_daemon()
-    daemon._environ |= slurm_cluster.variables
-    daemon.configure(GENESIS_EXECUTOR="slurm")
-    return train_without_end(daemon)
-
-
-def test_a_run_survives_rollback_daemon_and_node(
-    training, slurm_cluster: SlurmCluster, roll_back_and_adopt
+def test_a_run_without_a_shared_folder_survives_rollback_daemon_and_node(
+    make_daemon,
+    train_without_end,
+    slurm_cluster: SlurmCluster,
+    object_server: ObjectServer,
+    roll_back_and_adopt,
+    job_python: Path,
 ) -> None:
-    daemon = training
+    daemon = make_daemon()
+    daemon._environ |= slurm_cluster.variables | object_server.variables
+    daemon.configure(
+        GENESIS_EXECUTOR="slurm",
+        GENESIS_SHARED_URL=f"{object_server.url}/e2e",
+        GENESIS_REMOTE_PYTHON=job_python,
+    )
+    train_without_end(daemon)
 
     def job() -> str:
         [attempt] = daemon.json("runs", "show", run)["attempts"][-1:]
@@ -34,7 +38,8 @@ def test_a_run_survives_rollback_daemon_and_node(
     [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
     assert slurm_cluster.node_of(job()) in ("n1", "n2")
 
-    roll_back_and_adopt(daemon, "Slurm")
+    roll_back_and_adopt(daemon, "Slurm, through an object store")
+    daemon.wait_for(lambda: daemon.events("checkpoint_saved"), "to save a checkpoint")
 
     first = job()
     node = slurm_cluster.node_of(first)
@@ -43,6 +48,7 @@ def test_a_run_survives_rollback_daemon_and_node(
         assert slurm_cluster.node_of(job()) not in ("", node)
     saved = [event.step for event in daemon.events("checkpoint_saved")]
     assert daemon.events("resumed")[-1].step in saved
+    assert Path(daemon.events("resumed")[-1].path).name.startswith("step-")
     shown = daemon.json("runs", "show", run)
     assert (shown["failures"], len(shown["attempts"])) == (0, 2), "a drained node costs no failure"
 
@@ -50,10 +56,16 @@ def test_a_run_survives_rollback_daemon_and_node(
     assert daemon.events("finished")[-1].outcome == "stopped"
     states = ("squeue", "--noheader", "--states=running,pending")
     wait_until(lambda: not slurm_cluster.ask(*states), "the end of all jobs")
+    assert object_server.variables["AWS_SECRET_ACCESS_KEY"] not in daemon.log
 
 
 def test_a_daemon_with_another_home_ends_the_job_of_the_lost_one(
-    make_daemon, train_without_end, slurm_cluster: SlurmCluster, tmp_path: Path, record_property
+    make_daemon,
+    train_without_end,
+    slurm_cluster: SlurmCluster,
+    job_python: Path,
+    tmp_path: Path,
+    record_property,
 ) -> None:
     """Its run starts over there, and never trains twice at a time."""
     pytest.importorskip("psycopg")
@@ -65,6 +77,7 @@ def test_a_daemon_with_another_home_ends_the_job_of_the_lost_one(
             daemon._environ |= slurm_cluster.variables
             daemon.configure(
                 GENESIS_EXECUTOR="slurm",
+                GENESIS_REMOTE_PYTHON=job_python,
                 GENESIS_DATABASE_URL=f"postgresql://postgres@127.0.0.1:{port}/postgres",
             )
         train_without_end(lost)
@@ -85,11 +98,15 @@ def test_a_daemon_with_another_home_ends_the_job_of_the_lost_one(
 
 
 def test_torchrun_works_in_a_job(
-    make_daemon, train_without_end, slurm_cluster: SlurmCluster
+    make_daemon, train_without_end, slurm_cluster: SlurmCluster, job_python: Path
 ) -> None:
     daemon = make_daemon()
     daemon._environ |= slurm_cluster.variables
-    daemon.configure(GENESIS_EXECUTOR="slurm", GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
+    daemon.configure(
+        GENESIS_EXECUTOR="slurm",
+        GENESIS_REMOTE_PYTHON=job_python,
+        GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2,
+    )
     train_without_end(daemon)
     daemon.configure(ENABLE_FP16_TRAINING="false")
     daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.takeover.postgres import PostgresServer
+from tests.e2e.job_server import JobServer
 from tests.e2e.torture import clusters
 from tests.e2e.torture.databases import Database, PostgresDatabase, SqliteDatabase
-from tests.e2e.torture.job_server import JobServer
 from tests.genesis_fp16.executors import slurm_cluster
 from tests.patience import crowding
 

@@ -20,13 +20,13 @@ from genesis_fp16.executors.remote import (
     RemoteExecutor,
 )
 from tests.genesis_fp16.executors.contract import remote_executor
-from tests.preloaded import ForkedPopen
+from tests.preloaded import LAUNCHER, ForkedPopen
 
 
 class _ForkedLauncher(ForkedPopen):
     """Forks the launcher of an attempt, which starts its worker as ever."""
 
-    modules = (*ForkedPopen.modules, "genesis_fp16.worker.remote")
+    modules = (*ForkedPopen.modules, LAUNCHER)
 
 
 class ProcessCluster:

@@ -189,12 +189,6 @@ class RayCluster:
         with urlopen(request, timeout=60) as answer:
             return str(answer.read().decode())
 
-    def kill_job(self, name: str) -> None:
-        """Kill all processes of a job at once."""
-        for process in psutil.process_iter(["cmdline"]):
-            if name in (process.info["cmdline"] or ()):
-                _kill_tree(process)
-
     def kill_worker(self) -> None:
         """Kill all processes of the worker node at once, with the jobs on it, as a power cut."""
         self._ask("worker_pid")

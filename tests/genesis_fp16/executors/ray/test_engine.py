@@ -21,6 +21,7 @@ from genesis_fp16.executors.remote import (
     Resources,
 )
 from tests.e2e.conftest import Daemon
+from tests.e2e.job_server import forked_python
 from tests.e2e.stored_run import live_through
 from tests.genesis_fp16.executors.contract import EngineContract
 from tests.genesis_fp16.executors.object_server import ObjectServer
@@ -189,22 +190,28 @@ def daemon(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Daemon]:
     metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: quick-agent\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[genesis.agents]\nquick = quick_agent:QuickAgent\n")
-    daemon = Daemon(tmp_path / "daemon", python_path=ray_cluster.plugins)
-    daemon.configure(
-        GENESIS_EXECUTOR="ray",
-        GENESIS_RAY_ADDRESS=ray_cluster.address,
-        GENESIS_RAY_TOKEN_FILE=ray_cluster.token_file,
-        GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
-        GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
-        GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=250,
-        GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.02,
-    )
-    yield daemon
-    daemon.clean_up()
+    with forked_python(tmp_path) as python:
+        daemon = Daemon(tmp_path / "daemon", python_path=ray_cluster.plugins)
+        daemon.configure(
+            GENESIS_EXECUTOR="ray",
+            GENESIS_RAY_ADDRESS=ray_cluster.address,
+            GENESIS_RAY_TOKEN_FILE=ray_cluster.token_file,
+            GENESIS_REMOTE_PYTHON=python,
+            GENESIS_AGENTS__QUICK__SCHEDULE='"every 1s"',
+            GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,
+            GENESIS_AGENTS__QUICK__SETTINGS__BATCHES_PER_EPOCH=250,
+            GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.02,
+        )
+        yield daemon
+        daemon.clean_up()
 
 
-def test_a_run_without_a_shared_folder_survives_rollback_and_job(
-    daemon: Daemon, ray_cluster: RayCluster, object_server: ObjectServer, record_property
+def test_a_run_without_a_shared_folder_survives_rollback_and_machine(
+    daemon: Daemon,
+    engine: RayEngine,
+    ray_cluster: RayCluster,
+    object_server: ObjectServer,
+    record_property,
 ) -> None:
     daemon._environ |= object_server.variables
     daemon.configure(
@@ -212,57 +219,38 @@ def test_a_run_without_a_shared_folder_survives_rollback_and_job(
         GENESIS_CPU_HALF="true",
         GENESIS_SHARED_URL=f"{object_server.url}/ray",
     )
+    ray_cluster.occupy("head-is-taken", head=1.0)
     daemon.start()
     daemon.wait_for(lambda: daemon.in_precision("fp16", "default"), "to train in FP16")
-    took = live_through(daemon, ray_cluster.kill_job)
+
+    def cut_power(_job: str) -> None:
+        ray_cluster.delete("head-is-taken")
+        ray_cluster.kill_worker()
+
+    took = live_through(daemon, cut_power)
     record_property("measured", f"rollback of a Ray job through a store: {took:.1f} s")
+    [run] = daemon.json("runs")
+    shown = daemon.json("runs", "show", run["id"])
+    assert (shown["failures"], len(shown["attempts"])) == (1, 2)
+    dead, second = (JobRef(name=attempt["job"]) for attempt in shown["attempts"])
+    found = engine.statuses([dead, second])
+    assert found[dead.name].state == JobState.FAILED
+    assert "its node has died" in found[dead.name].reason
+    assert found[second.name].state == JobState.SUCCEEDED
     assert daemon.stop()[0] == 0
     assert object_server.variables["AWS_SECRET_ACCESS_KEY"] not in daemon.log
 
 
-def test_a_run_goes_on_where_its_dead_machine_left_it(
-    daemon: Daemon, engine: RayEngine, ray_cluster: RayCluster
-) -> None:
-    ray_cluster.occupy("head-is-taken", head=1.0)
-    daemon.start()
-    daemon.wait_for(lambda: daemon.events("checkpoint_saved"), "to checkpoint")
-    step = daemon.events("checkpoint_saved")[-1].step
-    ray_cluster.delete("head-is-taken")
-    ray_cluster.kill_worker()
-    daemon.wait_for(lambda: daemon.events("resumed"), "to resume")
-    [resumed] = daemon.events("resumed")
-    assert resumed.step >= step > 0
-    daemon.wait_for(
-        lambda: any(each.step > resumed.step for each in daemon.events("step_stats")), "to train on"
-    )
-    [run] = daemon.json("runs")
-    shown = daemon.json("runs", "show", run["id"])
-    assert (shown["failures"], len(shown["attempts"])) == (1, 2)
-    dead, alive = (JobRef(name=attempt["job"]) for attempt in shown["attempts"])
-    found = engine.statuses([dead, alive])
-    assert found[dead.name].state == JobState.FAILED
-    assert "its node has died" in found[dead.name].reason
-    assert found[alive.name].state == JobState.RUNNING
-    assert daemon.stop()[0] == 0
-
-
-def test_torchrun_waits_for_a_machine_with_a_core_for_each_rank(
-    daemon: Daemon, ray_cluster: RayCluster
+def test_a_job_waits_for_a_machine_with_a_core_for_each_rank(
+    engine: RayEngine, ray_cluster: RayCluster, job
 ) -> None:
     """The machines of one core take none of it."""
-    daemon.configure(
-        ENABLE_FP16_TRAINING="true",
-        GENESIS_CPU_HALF="true",
-        GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2,
-    )
-    daemon.start()
-    daemon.wait_for(lambda: "with 2 CPUs: the cluster has none" in daemon.log, "to say what lacks")
+    ranks = job("touch ran", cpus=2)
+    engine.submit(ranks)
+    assert "with 2 CPUs: the cluster has none" in wait_for(engine, ranks, JobState.WAITING).reason
     ray_cluster.add_worker(cpus=2)
-    daemon.wait_for(lambda: daemon.events("step_stats"), "to train")
-    daemon.configure(ENABLE_FP16_TRAINING="false")
-    daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
-    assert daemon.stop()[0] == 0
-    assert daemon.events("finished")[-1].outcome == "stopped"
+    wait_for(engine, ranks, JobState.SUCCEEDED)
+    assert (ranks.folder / "ran").exists()
 
 
 def test_the_head_dies_with_its_jobs_and_comes_back_without(

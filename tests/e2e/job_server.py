@@ -14,17 +14,28 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
 
-from tests.preloaded import _become, _die_with, _exit_with, _fork_children, adopt_orphans
+from tests.preloaded import (
+    LAUNCHER,
+    ForkedPopen,
+    _become,
+    _die_with,
+    _exit_with,
+    _fork_children,
+    adopt_orphans,
+)
 
+ROOT = Path(__file__).resolve().parents[2]
+_CODE = "import sys; from tests.e2e.job_server import serve; serve(int(sys.argv[1]))"
 _POLL_SECONDS = 0.01
 _PROGRAM = """\
 #!{python} -IS
@@ -49,21 +60,30 @@ os._exit(code)
 class JobServer:
     """Forks launchers; it ends with this process.
 
+    It is forked from this process if that has imported what jobs need (*from_here*), else from the
+    one that the tests' other processes are forked from.
+
     Attributes:
         pid: Of the server; its descendants are the processes of jobs.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, from_here: bool = True) -> None:
         self._address = str(folder / "jobs.sock")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(self._address)
         listener.listen(64)
-        parent = os.getpid()
-        self.pid = os.fork()
-        if not self.pid:
-            _die_with(parent)
-            os.setsid()
-            _serve(listener)
+        self._process: subprocess.Popen[bytes] | None = None
+        if from_here:
+            self.pid = _fork_server(listener)
+        else:
+            self._process = ForkedPopen(
+                [sys.executable, "-P", "-c", _CODE, str(listener.fileno())],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+            self.pid = self._process.pid
         listener.close()
 
     def write_program(self, path: Path, environment: Mapping[str, str], folder: Path) -> None:
@@ -86,6 +106,36 @@ class JobServer:
         for process in [*self.processes(), psutil.Process(self.pid)]:
             with suppress(psutil.Error):
                 process.kill()
+        if self._process is not None:
+            self._process.wait(60)
+
+
+@contextmanager
+def forked_python(folder: Path) -> Iterator[Path]:
+    """Within the block, a program that forks launchers, and what they start, in place of Python.
+
+    It is for ``GENESIS_REMOTE_PYTHON``; it is written into *folder*.
+    """
+    with closing(JobServer(folder, from_here=False)) as server:
+        path = folder / "python"
+        server.write_program(path, {}, folder)
+        yield path
+
+
+def serve(descriptor: int) -> NoReturn:
+    """Be the server, with the listening socket *descriptor*."""
+    _die_with(os.getppid())
+    _serve(socket.socket(fileno=descriptor))
+
+
+def _fork_server(listener: socket.socket) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if not pid:
+        _die_with(parent)
+        os.setsid()
+        _serve(listener)
+    return pid
 
 
 def _serve(listener: socket.socket) -> NoReturn:
@@ -138,6 +188,9 @@ def _launch(request: dict[str, object], descriptors: list[int]) -> NoReturn:
     null = os.open(os.devnull, os.O_RDONLY)
     given = {0: null, 1: output, 2: errors}
     _become(arguments[2:], environment, Path(str(request["folder"])), given)
+    for_stored = (LAUNCHER,)  # what mirrors its folder starts it
+    ForkedPopen.modules += for_stored
+    ForkedPopen.parents += for_stored
     _fork_children()
     _exit_with(lambda: runpy.run_module(arguments[2], run_name="__main__", alter_sys=True))
 
