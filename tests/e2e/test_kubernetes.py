@@ -1,4 +1,4 @@
-"""The daemon with Kubernetes Jobs and an object store: rollback, its death, that of a pod."""
+"""The daemon with Kubernetes Jobs: ranks; through an object store: rollback, its death, a pod's."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,6 +32,19 @@ def daemon(make_daemon, cluster: KubernetesCluster, job_python: Path):
     daemon = make_daemon()
     daemon.configure(GENESIS_REMOTE_PYTHON=job_python, **cluster.variables)
     return daemon
+
+
+def test_torchrun_works_in_a_job(daemon, cluster: KubernetesCluster, train_without_end) -> None:
+    daemon.configure(GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2)
+    train_without_end(daemon)
+    daemon.configure(ENABLE_FP16_TRAINING="false")
+    daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
+    newest = max(cluster.objects(JOBS), key=lambda each: int(each["metadata"]["resourceVersion"]))
+    [container] = newest["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["cpu"] == "2", "each rank has a core"
+    assert daemon.stop()[0] == 0
+    assert daemon.events("finished")[-1].outcome == "stopped"
+    wait_until(lambda: not cluster.processes(), "the end of all containers")
 
 
 def test_a_run_without_a_volume_survives_rollback_daemon_and_pod(

@@ -138,6 +138,16 @@ class Attempts:
         log = spec.attempt_folder / "engine.log"
         wait_until(arrived, f"an event of {spec.attempt_folder} after {seen}, see {log}")
 
+    def roll_back(self, spec: RunSpec, handle: Handle) -> None:
+        """Send the worker to FP32 and wait for its acknowledgement, which must come in time."""
+        sent = time.monotonic()
+        self.executor.send(handle, SetPrecision(state=FP32))
+        self.until_event(
+            spec, lambda event: event.kind == "precision_changed" and event.state == FP32
+        )
+        took = time.monotonic() - sent
+        assert took < ROLLBACK_SECONDS * crowding()
+
     def launch(self, spec: RunSpec) -> list[str]:
         """The command of the attempt's job."""
         name = job_name(spec.agent, spec.run_id, spec.attempt, spec.incarnation)
@@ -212,7 +222,7 @@ class ExecutorContract:
 class EngineContract(ExecutorContract):
     """What an engine itself can do wrong."""
 
-    def test_an_attempt_is_submitted_once_taken_over_and_told_to_end(
+    def test_an_attempt_is_submitted_once_taken_over_rolled_back_and_ended(
         self, attempts: Attempts, cluster: Cluster
     ) -> None:
         spec = attempts.spec(steps=10**9)
@@ -228,6 +238,7 @@ class EngineContract(ExecutorContract):
         assert attempts.executor.recover(handle)
         assert attempts.executor.poll(handle) is None
         assert attempts.executor.waiting(handle) == ""
+        attempts.roll_back(spec, handle)
 
         # So does an engine announce that it takes the machine away.
         engine.stop(attempts.executor._jobs[handle.job].ref)  # type: ignore[attr-defined]
@@ -338,13 +349,7 @@ class LauncherContract(EngineContract):
         spec, handle = attempts.start(steps=10**9)
         assert attempts.executor.poll(handle) is None
         assert attempts.executor.waiting(handle) == ""
-        sent = time.monotonic()
-        attempts.executor.send(handle, SetPrecision(state=FP32))
-        attempts.until_event(
-            spec, lambda event: event.kind == "precision_changed" and event.state == FP32
-        )
-        took = time.monotonic() - sent
-        assert took < ROLLBACK_SECONDS * crowding()
+        attempts.roll_back(spec, handle)
         attempts.executor.send(handle, Stop(reason="shutdown"))
         assert attempts.ended(handle) == ExitStatus(exit_code=75)
         assert int((spec.run_folder / "step").read_text()) > 0, "no checkpoint was written"

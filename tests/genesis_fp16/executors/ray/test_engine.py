@@ -241,16 +241,23 @@ def test_a_run_without_a_shared_folder_survives_rollback_and_machine(
     assert object_server.variables["AWS_SECRET_ACCESS_KEY"] not in daemon.log
 
 
-def test_a_job_waits_for_a_machine_with_a_core_for_each_rank(
-    engine: RayEngine, ray_cluster: RayCluster, job
+def test_torchrun_waits_for_a_machine_with_a_core_for_each_rank(
+    daemon: Daemon, ray_cluster: RayCluster
 ) -> None:
     """The machines of one core take none of it."""
-    ranks = job("touch ran", cpus=2)
-    engine.submit(ranks)
-    assert "with 2 CPUs: the cluster has none" in wait_for(engine, ranks, JobState.WAITING).reason
+    daemon.configure(
+        ENABLE_FP16_TRAINING="true",
+        GENESIS_CPU_HALF="true",
+        GENESIS_AGENTS__QUICK__PROCESSES_PER_RUN=2,
+    )
+    daemon.start()
+    daemon.wait_for(lambda: "with 2 CPUs: the cluster has none" in daemon.log, "to say what lacks")
     ray_cluster.add_worker(cpus=2)
-    wait_for(engine, ranks, JobState.SUCCEEDED)
-    assert (ranks.folder / "ran").exists()
+    daemon.wait_for(lambda: daemon.events("step_stats"), "to train")
+    daemon.configure(ENABLE_FP16_TRAINING="false")
+    daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
+    assert daemon.stop()[0] == 0
+    assert daemon.events("finished")[-1].outcome == "stopped"
 
 
 def test_the_head_dies_with_its_jobs_and_comes_back_without(
