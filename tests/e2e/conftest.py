@@ -53,8 +53,8 @@ class Metrics:
 class Daemon:
     """`genesis-fp16` in the folder *folder*, told everything by the settings file there.
 
-    It is the console script in *bin_folder*. If *forked*, its processes are forked from one that
-    has imported torch, else they are started as an operator starts them.
+    It is the console script in *bin_folder*. That of this environment, and what it starts, is
+    forked from a process that has imported torch; another is started as an operator starts it.
     """
 
     def __init__(
@@ -62,14 +62,12 @@ class Daemon:
         folder: Path,
         *,
         bin_folder: Path = BIN,
-        forked: bool = True,
         python_path: Path | None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.home, self.log_path = folder, folder / "home", folder / "daemon.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._program = bin_folder / "genesis-fp16"
-        self._start = ForkedPopen if forked else subprocess.Popen
         self._environ = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
         self._environ |= {"OMP_NUM_THREADS": "1"}
         if python_path is not None:
@@ -95,7 +93,7 @@ class Daemon:
     def start(self) -> "Daemon":
         """Start ``serve`` and wait until it says that it is ready."""
         with self.log_path.open("ab") as log:
-            self.process = self._start(
+            self.process = ForkedPopen(
                 [self._program, "serve"],
                 cwd=self.folder,
                 env=self._environ,

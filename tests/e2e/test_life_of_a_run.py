@@ -13,15 +13,6 @@ from tests.patience import crowding
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-def shared_daemon(tmp_path_factory, daemon_class, quick_plugin):
-    """Started as by an operator, with its workers: nothing is forked here."""
-    folder = tmp_path_factory.mktemp("shared") / "daemon"
-    daemon = daemon_class(folder, forked=False, python_path=quick_plugin)
-    yield daemon
-    daemon.clean_up()
-
-
 @pytest.fixture
 def published(shared_daemon):
     """A daemon whose quick agent has published, in FP32, as on any CPU."""
