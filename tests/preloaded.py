@@ -48,7 +48,6 @@ MODULES = (
     "genesis_fp16.worker.attempt_process",
     "infrastructure.training",
     "infrastructure.world_model.networks",
-    "torch._dynamo",  # what resumes imports it; so does an optimizer without fused=True
     _TORCHRUN,
 )
 OF_POLICIES = (

@@ -87,7 +87,7 @@ def test_programs_that_are_screened_have_memory_of_their_own(
     source = f"{'' if inside else table}\ndef solve(x):\n    {table if inside else ''}\n"
     source += "    kept = [TABLE]\n    kept.append(kept)\n    return x + 1\n"
     limits = Limits(cpu_seconds=5.0)
-    for execution in sandbox.screen([source] * 32, TESTS, function="solve", limits=limits):
+    for execution in sandbox.screen([source] * 20, TESTS, function="solve", limits=limits):
         assert all(test.passes(out) for test, out in zip(TESTS, execution.outputs, strict=True))
 
 
