@@ -1,17 +1,11 @@
 """The daemon as a process: what it logs, refuses and survives."""
 
-import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from http.client import HTTPConnection
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -30,97 +24,13 @@ from genesis_fp16.store.daemon_status import find_daemon
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import EventWriter
 from infrastructure.events.event import StepStats
+from tests.genesis_fp16.daemon.daemon_process import PROGRAM
 from tests.preloaded import ForkedPopen
 
 pytestmark = pytest.mark.process
 
-PROGRAM = Path(sys.executable).with_name("genesis-fp16")
 STORM = StepStats(step=100, applied=40, overflow=60, fp16=100, loss_scale=4.0, precision="fp16")
 NEXT_TO_NOTHING = 100 << 20  # bytes of memory
-
-
-class Daemon:
-    """`serve` in a process with the settings file given; *forked* after all imports, or started."""
-
-    def __init__(
-        self, folder: Path, until: Callable[..., None], *, forked: bool = True, **environ: str
-    ) -> None:
-        self.folder, self._until = folder, until
-        self._log = folder / f"log{len(list(folder.glob('log*')))}"  # of it alone
-        kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "PYTHONPATH")}
-        start = ForkedPopen if forked else subprocess.Popen
-        with self._log.open("w") as log:
-            self.process = start(
-                [PROGRAM, "serve"],
-                cwd=folder,
-                env=kept | environ,
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-            )
-
-    def lines(self, event: str) -> list[dict]:
-        """Log lines of that event."""
-        found = []
-        for line in self._log.read_text().splitlines():
-            if line.startswith("{") and line.endswith("}"):
-                found.append(json.loads(line))
-        return [line for line in found if line["event"] == event]
-
-    def wait_for(self, event: str, count: int = 1) -> dict:
-        def there() -> bool:
-            assert self.process.poll() is None, self._log.read_text()
-            return len(self.lines(event)) >= count
-
-        self._until(there, event)
-        return self.lines(event)[-1]
-
-    def end(self) -> tuple[int, str]:
-        """Wait for its end: exit code, and its log."""
-        return self.process.wait(timeout=300), self._log.read_text()
-
-    def get(self, path: str) -> str:
-        """The listener's answer, whatever its status."""
-        address = urlsplit(self.lines("listener_started")[-1]["metrics"]).netloc
-        with closing(HTTPConnection(address, timeout=60)) as connection:
-            connection.request("GET", path)
-            return connection.getresponse().read().decode().strip()
-
-    def last_tick(self) -> str:
-        """The line that tells when the loop last came round."""
-        lines = self.get("/metrics").splitlines()
-        return next(line for line in lines if line.startswith("genesis_loop_last_tick"))
-
-
-@pytest.fixture
-def start(tmp_path: Path, until) -> Iterator[Callable[..., Daemon]]:
-    """Start a daemon in a folder of its own; all are gone afterwards."""
-    started: list[Daemon] = []
-
-    def start(
-        folder: Path | None = None, settings: str = "", *, forked: bool = True, **environ: str
-    ) -> Daemon:
-        folder = folder or tmp_path / f"daemon{len(started)}"
-        folder.mkdir(exist_ok=True)
-        (folder / ".env").write_text(
-            f"GENESIS_METRICS_PORT=0\nGENESIS_AGENTS__SE_DARWIN__ENABLED=false\n{settings}"
-        )
-        started.append(Daemon(folder, until, forked=forked, **environ))
-        return started[-1]
-
-    yield start
-    for daemon in started:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-        daemon.process.wait(timeout=300)
-
-
-@pytest.fixture
-def notices() -> Iterator[socket.socket]:
-    """Where systemd would listen."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
-        notices.bind(f"\0genesis-test-{os.getpid()}")
-        notices.settimeout(300)
-        yield notices
 
 
 def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
@@ -304,131 +214,6 @@ def test_a_device_that_does_not_exist_ends_it(start) -> None:
     assert "Traceback" not in log
 
 
-def test_the_loop_survives_errors_of_its_database(start, until, notices) -> None:
-    """It continues, but the watchdog is not fed."""
-    daemon = start(NOTIFY_SOCKET=notices.getsockname().decode().replace("\0", "@"))
-    until(lambda: daemon.lines("listener_started"))
-    until(lambda: daemon.get("/readyz") == "serving")
-    assert notices.recv(100) == b"READY=1"
-    assert notices.recv(100) == b"WATCHDOG=1"
-    with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
-        database.execute("ALTER TABLE runs RENAME TO hidden")
-        assert "no such table" in daemon.wait_for("store_failed")["error"]
-        until(lambda: "no such table" in daemon.get("/readyz"))
-        until(lambda: "genesis_store_up 0.0" in daemon.get("/metrics"))
-        notices.setblocking(False)
-        with suppress(BlockingIOError):  # sent while the database worked
-            while notices.recv(100):
-                pass
-        for _ in range(2):
-            tick = daemon.last_tick()
-            until(lambda tick=tick: daemon.last_tick() != tick)
-        with pytest.raises(BlockingIOError):
-            notices.recv(100)
-        notices.settimeout(300)
-        database.execute("ALTER TABLE hidden RENAME TO runs")
-    assert notices.recv(100) == b"WATCHDOG=1"
-    until(lambda: daemon.get("/readyz") == "serving")
-    until(lambda: "genesis_store_up 1.0" in daemon.get("/metrics"))
-    assert len(daemon.lines("store_failed")) == 1, "not once for every round"
-
-
-def test_a_corrupt_database_is_named_and_left_alone(start, tmp_path: Path) -> None:
-    home = tmp_path / "daemon0" / ".genesis"
-    home.mkdir(parents=True)
-    (home / "genesis.db").write_text("not a database, and long enough to be read as one" * 50)
-    code, log = start().end()
-    assert code == 65
-    assert "genesis.db" in log
-    assert "move it away" in log
-    assert "Traceback" not in log
-
-
-def test_no_new_database_is_created_if_one_is_missing(start, tmp_path: Path) -> None:
-    """Otherwise the rollbacks that operators have ordered would be forgotten."""
-    home = tmp_path / "daemon0" / ".genesis"
-    run = home / "runs" / "20261121T112607-4bb90ed8"
-    run.mkdir(parents=True)
-    code, log = start().end()
-    assert code == 65
-    assert f"database {home}/genesis.db is gone, but {run} belongs to a run" in log
-    assert "move it back" in log
-    assert "Traceback" not in log
-    assert not (home / "genesis.db").exists()
-
-
-def test_a_locked_database_delays_neither_rollback_nor_exit(start, install_plugin, until) -> None:
-    install_plugin("a")
-    daemon = start(settings="GENESIS_AGENTS__A__SCHEDULE=every 1s\n")
-    until(lambda: daemon.lines("listener_started"))
-    until(lambda: daemon.get("/readyz") == "serving")
-    with closing(sqlite3.connect(daemon.folder / ".genesis" / "genesis.db")) as database:
-        database.isolation_level = None
-        database.execute("BEGIN IMMEDIATE")
-        daemon.wait_for("store_failed")
-        until(lambda: "database is locked" in daemon.get("/readyz"))
-        assert daemon.get("/healthz").startswith("the loop ticked")
-        (daemon.folder / ".env").write_text("ENABLE_FP16_TRAINING=false\n")
-        daemon.wait_for("settings_reloaded")
-        daemon.process.send_signal(signal.SIGINT)
-        code, log = daemon.end()
-    assert code == 0
-    assert "Traceback" not in log
-    assert len(daemon.lines("store_failed")) <= 2, "once in the loop, once in the drain"
-
-
-@pytest.mark.parametrize("lost", ["removed", "replaced", "home"])
-def test_a_daemon_whose_lock_keeps_nobody_out_stops(start, until, lost: str) -> None:
-    daemon = start()
-    home = daemon.folder / ".genesis"
-    until(
-        lambda: (status := find_daemon(home)) and not status.trouble
-    )  # its status file is written
-    if lost == "home":
-        home.rename(daemon.folder / "gone")
-    else:
-        (home / "daemon.lock").unlink()
-    if lost == "replaced":
-        (home / "daemon.lock").touch()
-        (home / "daemon.json").write_text("another's")
-    code, log = daemon.end()
-    assert code == 65
-    assert "daemon.lock was removed or replaced" in log
-    assert "Traceback" not in log
-    if lost == "replaced":
-        assert (home / "daemon.json").read_text() == "another's"
-
-
-@pytest.mark.parametrize("how", ["moved", "replaced"])
-def test_a_database_that_was_moved_or_replaced_is_reported(start, until, how: str) -> None:
-    """Otherwise an operator's rollback would go unnoticed to another file."""
-    daemon = start()
-    daemon.wait_for("daemon_ready")
-    until(lambda: daemon.get("/readyz") == "serving")
-    home, away = daemon.folder / ".genesis", daemon.folder / "away"
-    away.mkdir()
-    files = sorted(home.glob("genesis.db*"))
-    for file in files:
-        file.rename(away / file.name)
-    if how == "replaced":
-        Store.open(Settings(home=home)).close()
-    error = daemon.wait_for("store_failed")["error"]
-    assert f"{home}/genesis.db was moved, removed or replaced" in error
-    assert "move it back, or restart" in error
-    until(lambda: "move it back, or restart" in daemon.get("/readyz"))
-    until(lambda: "genesis_store_up 0.0" in daemon.get("/metrics"))
-    until(lambda: "move it back" in find_daemon(home).trouble)
-    for file in home.glob("genesis.db*"):
-        file.unlink()
-    for file in files:
-        (away / file.name).rename(file)
-    until(lambda: daemon.get("/readyz") == "serving")
-    until(lambda: find_daemon(home).trouble == "")
-    daemon.process.terminate()
-    assert daemon.end()[0] == 0
-    assert find_daemon(home) is None
-
-
 def test_a_rollback_survives_the_loss_of_the_settings_file(start, install_plugin) -> None:
     """The daemon and a run in the foreground refuse to start until a person has decided."""
     install_plugin("any")
@@ -486,24 +271,6 @@ def test_commands_see_which_settings_the_daemon_follows(start, until) -> None:
     daemon.process.kill()
     daemon.end()
     assert find_daemon(home) is None, "even though the file is still there"
-
-
-def test_a_database_locked_at_the_start_is_waited_for(
-    start, install_plugin, until, tmp_path: Path
-) -> None:
-    install_plugin("a")
-    home = tmp_path / "daemon0" / ".genesis"
-    Store.open(Settings(home=home)).close()
-    with closing(sqlite3.connect(home / "genesis.db")) as database:
-        database.isolation_level = None
-        database.execute("BEGIN IMMEDIATE")
-        daemon = start(settings="GENESIS_AGENTS__A__SCHEDULE=every 1h\n")
-        assert "locked" in daemon.wait_for("store_failed")["error"]
-        daemon.wait_for("daemon_ready")
-        assert not daemon.lines("agent_scheduled")
-        database.execute("ROLLBACK")
-    assert daemon.wait_for("agent_scheduled")["agent"] == "a"
-    until(lambda: daemon.get("/readyz") == "serving")
 
 
 def test_old_weights_go_at_the_start_and_when_a_run_has_ended(start, until, tmp_path: Path) -> None:
