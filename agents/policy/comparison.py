@@ -14,9 +14,11 @@ RESAMPLES = 4000
 
 
 class Interval(NamedTuple):
-    """Attributes:
-    mean: Mean difference.
-    low, high: Bounds of its 95 % interval.
+    """A difference with its confidence interval.
+
+    Attributes:
+        mean: Mean difference.
+        low, high: Bounds of its 95 % interval.
     """
 
     mean: float

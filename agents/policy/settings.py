@@ -14,20 +14,22 @@ LossName = Literal["dr_grpo", "grpo", "gspo", "flowrl", "ppo"]
 
 
 class PolicySettings(BaseModel):
-    """Attributes:
-    task: What the policy learns.
-    start: Weights to begin with: those in use, if any, or random ones.
-    rounds: Rounds after the warm-up; rounded up, so that a run ends with an evaluation.
-    rounds_per_epoch: Rounds between two evaluations.
-    prompts_per_round: Different prompts in a round.
-    completions_per_prompt: Completions of each, whose rewards are compared with each other.
-    steps_per_round: Optimizer steps that share a round's completions; at most their number.
-    sync_every_rounds: Rounds between two copies of the weights to the rollout; 1 is on-policy.
-    learning_rate: Of the warm-up, by default the task's; then it falls linearly to a tenth.
-    loss: Loss of the completions.
-    kl_coefficient: Weight of the divergence from the policy after the warm-up; 0 for none.
-    correction: Correction for the mismatch of rollout and trainer, by its name; none for none.
-    temperature: Temperature of the rollout, and of the held-out completions that are rewarded.
+    """Settings of the policy agent.
+
+    Attributes:
+        task: What the policy learns.
+        start: Weights to begin with: those in use, if any, or random ones.
+        rounds: Rounds after the warm-up; rounded up, so that a run ends with an evaluation.
+        rounds_per_epoch: Rounds between two evaluations.
+        prompts_per_round: Different prompts in a round.
+        completions_per_prompt: Completions of each, whose rewards are compared with each other.
+        steps_per_round: Optimizer steps that share a round's completions; at most their number.
+        sync_every_rounds: Rounds between two copies of the weights to the rollout; 1 is on-policy.
+        learning_rate: Of the warm-up, by default the task's; then it falls linearly to a tenth.
+        loss: Loss of the completions.
+        kl_coefficient: Weight of the divergence from the policy after the warm-up; 0 for none.
+        correction: Correction for the mismatch of rollout and trainer, by its name; none for none.
+        temperature: Temperature of the rollout, and of the held-out completions that are rewarded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

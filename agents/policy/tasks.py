@@ -17,9 +17,11 @@ _PAIRS = ("()", "[]", "{}")
 
 
 class Problem(NamedTuple):
-    """Attributes:
-    prompt: What the policy reads.
-    answer: The only right completion.
+    """A prompt with its answer.
+
+    Attributes:
+        prompt: What the policy reads.
+        answer: The only right completion.
     """
 
     prompt: str

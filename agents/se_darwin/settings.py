@@ -6,18 +6,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class SEDarwinSettings(BaseModel):
-    """Attributes:
-    candidates_per_run: Candidates to run in one run, if its budget allows. With a third as many, a
-        first run had too few repairs to learn from in two of three cases.
-    evaluations_per_task: Candidates to run on one broken function before the next is taken.
-    candidates_per_generation: Candidates to run from one parent at a time.
-    exploration: Share of candidates chosen at random; keeps the data diverse and the calibration
-        unbiased.
-    two_edit_share: Share of tasks with two faults instead of one.
-    wide_fault_share: Share of tasks with faults like those that people make, which often no single
-        edit repairs, instead of the agent's own edits.
-    few_tests_share: Share of tasks with 3 to 10 tests instead of 40.
-    parallel_candidates: Candidates that run at the same time.
+    """Settings of the agent's runs.
+
+    Attributes:
+        candidates_per_run: Candidates to run in one run, if its budget allows. With a third as
+            many, a first run had too few repairs to learn from in two of three cases.
+        evaluations_per_task: Candidates to run on one broken function before the next is taken.
+        candidates_per_generation: Candidates to run from one parent at a time.
+        exploration: Share of candidates chosen at random; keeps the data diverse and the
+            calibration unbiased.
+        two_edit_share: Share of tasks with two faults instead of one.
+        wide_fault_share: Share of tasks with faults like those that people make, which often no
+            single edit repairs, instead of the agent's own edits.
+        few_tests_share: Share of tasks with 3 to 10 tests instead of 40.
+        parallel_candidates: Candidates that run at the same time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

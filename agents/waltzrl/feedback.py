@@ -8,11 +8,13 @@ from agents.waltzrl.rewards import Labels
 
 
 class Feedback(BaseModel):
-    """Attributes:
-    reasoning: Why.
-    unsafe: Whether the reply does harm, as the feedback agent sees it.
-    overrefuse: Whether it withholds help from a harmless prompt.
-    feedback: Advice to the conversation agent.
+    """What the feedback agent writes about a reply.
+
+    Attributes:
+        reasoning: Why.
+        unsafe: Whether the reply does harm, as the feedback agent sees it.
+        overrefuse: Whether it withholds help from a harmless prompt.
+        feedback: Advice to the conversation agent.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, str_strip_whitespace=True)

@@ -46,8 +46,10 @@ NEEDED_POSITIVES = 30
 
 
 class RecordedConversationSettings(BaseModel):
-    """Attributes:
-    folder: Folder with the files; by default ``conversations`` in the agent's folder.
+    """Settings of an agent that learns from recorded conversations.
+
+    Attributes:
+        folder: Folder with the files; by default ``conversations`` in the agent's folder.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

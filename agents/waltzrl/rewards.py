@@ -16,9 +16,11 @@ Improvement = Literal[-1, 0, 1]
 
 
 class Labels(NamedTuple):
-    """Attributes:
-    unsafe: Whether a reply does harm.
-    overrefuse: Whether it withholds help from a harmless prompt.
+    """A judge's labels of a reply.
+
+    Attributes:
+        unsafe: Whether a reply does harm.
+        overrefuse: Whether it withholds help from a harmless prompt.
     """
 
     unsafe: bool

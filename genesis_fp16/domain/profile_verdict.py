@@ -46,10 +46,12 @@ _TRAINING_KEYS = {  # attribute of an agent's class -> key in a configured agent
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Attributes:
-    share: Share of the run that it is about.
-    text: What was measured.
-    remedy: What to change; empty if nothing.
+    """A finding about where a run's time or memory goes.
+
+    Attributes:
+        share: Share of the run that it is about.
+        text: What was measured.
+        remedy: What to change; empty if nothing.
     """
 
     share: float

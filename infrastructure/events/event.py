@@ -27,8 +27,10 @@ OverflowCause = Literal["forward", "backward", "fp32", "not_reproduced"]
 
 
 class BaseEvent(BaseModel):
-    """Attributes:
-    time: Unix time in seconds, set by the writer.
+    """What all events have.
+
+    Attributes:
+        time: Unix time in seconds, set by the writer.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")

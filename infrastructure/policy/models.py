@@ -171,9 +171,11 @@ def load_tokenizer(path: Path | str, *, gguf_file: str | None = None) -> Tokeniz
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecialTokens:
-    """Attributes:
-    pad: Id at padding.
-    stop: Ids that end a completion, at least one.
+    """Ids of the tokens that end or fill a completion.
+
+    Attributes:
+        pad: Id at padding.
+        stop: Ids that end a completion, at least one.
     """
 
     pad: int

@@ -45,10 +45,12 @@ _DAMAGE = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Attributes:
-    kind: Category.
-    step: Step at which it was detected, from 0; None outside of the steps.
-    detail: What was found, one sentence.
+    """A failure of a cell, found while it ran.
+
+    Attributes:
+        kind: Category.
+        step: Step at which it was detected, from 0; None outside of the steps.
+        detail: What was found, one sentence.
     """
 
     kind: FailureKind

@@ -55,12 +55,14 @@ _CHARACTERS = " .-0123456789" + "".join(sorted(set("".join(_VERBS) + "is")))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BasePolicy:
-    """Attributes:
-    name: ``small``, or the path of the folder.
-    model: Float32 weights, on the CPU, in evaluation mode.
-    tokenizer: Its tokenizer.
-    special: Its special tokens.
-    prompts: Token ids of each prompt.
+    """The policy that an experiment starts from, with its prompts.
+
+    Attributes:
+        name: ``small``, or the path of the folder.
+        model: Float32 weights, on the CPU, in evaluation mode.
+        tokenizer: Its tokenizer.
+        special: Its special tokens.
+        prompts: Token ids of each prompt.
     """
 
     name: str

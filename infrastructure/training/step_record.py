@@ -13,13 +13,17 @@ _FOLD_EVERY = 64  # steps; bounds the memory of a caller who never reads
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReading:
-    """Attributes:
-    overflow_steps: Steps so far with a finite loss and a gradient norm that was not finite.
-    nonfinite_loss_steps: Steps so far whose loss was not finite.
-    consecutive_nonfinite_losses: Number of the latest steps, in a row, whose loss was not finite.
-    loss_scale: Scale in force.
-    loss: Mean of the finite losses since the last reading; NaN if there was none.
-    grad_norm: Norm of the last step since then, unscaled, before clipping; NaN if there was none.
+    """The totals, and the steps since the last reading, as read from the device.
+
+    Attributes:
+        overflow_steps: Steps so far with a finite loss and a gradient norm that was not finite.
+        nonfinite_loss_steps: Steps so far whose loss was not finite.
+        consecutive_nonfinite_losses: Number of the latest steps, in a row, whose loss was not
+            finite.
+        loss_scale: Scale in force.
+        loss: Mean of the finite losses since the last reading; NaN if there was none.
+        grad_norm: Norm of the last step since then, unscaled, before clipping; NaN if there was
+            none.
     """
 
     overflow_steps: int

@@ -32,10 +32,12 @@ _SAMPLING = Sampling()  # also of the evaluations: the policy itself, not its mo
 
 
 class Sample(NamedTuple):
-    """Attributes:
-    context: Tokens that the agent read.
-    completion: Tokens that it wrote.
-    reward: Its reward.
+    """A completion of the game that an agent learns from.
+
+    Attributes:
+        context: Tokens that the agent read.
+        completion: Tokens that it wrote.
+        reward: Its reward.
     """
 
     context: list[int]

@@ -29,9 +29,11 @@ Adviser = Actor | Literal["oracle"] | None
 
 @dataclass(slots=True)
 class Turn:
-    """Attributes:
-    context: Tokens that the agent read.
-    written: Tokens that it wrote.
+    """One turn of an agent: what it read and wrote.
+
+    Attributes:
+        context: Tokens that the agent read.
+        written: Tokens that it wrote.
     """
 
     context: list[int]
@@ -40,14 +42,16 @@ class Turn:
 
 @dataclass(kw_only=True, slots=True)
 class Dialogue:
-    """Attributes:
-    prompt: What the user asked.
-    first: The first reply.
-    before: The judge's labels of it.
-    advised: The feedback as it was written; None without an agent that gives any.
-    feedback: The feedback; None if there is none that can be parsed.
-    second: The second reply; None if the dialogue stopped.
-    after: The judge's labels of it.
+    """One game: a prompt, a reply, the feedback to it and the revised reply.
+
+    Attributes:
+        prompt: What the user asked.
+        first: The first reply.
+        before: The judge's labels of it.
+        advised: The feedback as it was written; None without an agent that gives any.
+        feedback: The feedback; None if there is none that can be parsed.
+        second: The second reply; None if the dialogue stopped.
+        after: The judge's labels of it.
     """
 
     prompt: Prompt

@@ -51,10 +51,12 @@ _DRAWN: Mapping[Kind, float] = MappingProxyType(
 
 
 class Prompt(NamedTuple):
-    """Attributes:
-    frame: How the user asks.
-    act: What shall be done.
-    object: To what.
+    """A prompt of the game, in three parts.
+
+    Attributes:
+        frame: How the user asks.
+        act: What shall be done.
+        object: To what.
     """
 
     frame: str

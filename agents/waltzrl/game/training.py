@@ -20,13 +20,15 @@ from infrastructure.events import PrecisionName
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """Attributes:
-    demonstration_steps: Steps of demonstrations for each agent: enough that both err about as
-        often as their teachers. After half of them they do not, even on what they were shown.
-    demonstrations_per_step: Size of their batches.
-    rounds: Rounds of each stage.
-    prompts_per_round: Dialogues in a round.
-    rule: How both agents learn.
+    """Amount of training.
+
+    Attributes:
+        demonstration_steps: Steps of demonstrations for each agent: enough that both err about as
+            often as their teachers. After half of them they do not, even on what they were shown.
+        demonstrations_per_step: Size of their batches.
+        rounds: Rounds of each stage.
+        prompts_per_round: Dialogues in a round.
+        rule: How both agents learn.
     """
 
     demonstration_steps: int = 600

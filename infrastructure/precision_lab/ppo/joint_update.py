@@ -16,12 +16,14 @@ from infrastructure.training.loss_scale import LossScale
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateOutcome:
-    """Attributes:
-    applied: Whether the weights were updated; False if a gradient was not finite.
-    loss_scale: Scale of this update, 1 without one.
-    gradient_norm: Norm of all unscaled gradients before clipping.
-    role_norms: The same of each group of parameters.
-    update_stagnation_rate: Share of the weights that the update left as they were.
+    """Outcome of one update of the weights.
+
+    Attributes:
+        applied: Whether the weights were updated; False if a gradient was not finite.
+        loss_scale: Scale of this update, 1 without one.
+        gradient_norm: Norm of all unscaled gradients before clipping.
+        role_norms: The same of each group of parameters.
+        update_stagnation_rate: Share of the weights that the update left as they were.
     """
 
     applied: bool

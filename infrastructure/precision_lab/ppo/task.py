@@ -13,9 +13,11 @@ _DIGITS = CHARACTERS[:10]
 
 
 class Problem(NamedTuple):
-    """Attributes:
-    prompt: What the policy reads: the digits and ``>``.
-    answer: The only right completion.
+    """A sum to be computed.
+
+    Attributes:
+        prompt: What the policy reads: the digits and ``>``.
+        answer: The only right completion.
     """
 
     prompt: str

@@ -94,12 +94,15 @@ COLUMNS = tuple(each.name for each in fields(ProbeRow))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeResult:
-    """Attributes:
-    by_length: One row for each half type, temperature and length, of all its tokens.
-    by_position: The same tokens by position; the bounds of the positions are powers of two.
-    sequence_error: Mean of |Σ Δ log p| of a sequence, in nats, by ``(dtype, temperature, length)``.
-    weights_sha256: Hash of the float32 weights, the same before and after.
-    not_measured: What a request named and the probe left out, one sentence each.
+    """Differences of the half types from FP32 on the same tokens.
+
+    Attributes:
+        by_length: One row for each half type, temperature and length, of all its tokens.
+        by_position: The same tokens by position; the bounds of the positions are powers of two.
+        sequence_error: Mean of |Σ Δ log p| of a sequence, in nats, by ``(dtype, temperature,
+            length)``.
+        weights_sha256: Hash of the float32 weights, the same before and after.
+        not_measured: What a request named and the probe left out, one sentence each.
     """
 
     by_length: list[ProbeRow]

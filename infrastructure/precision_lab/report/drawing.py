@@ -48,12 +48,14 @@ _RC = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """Attributes:
-    label: Name in the legend; lines of one name share an entry.
-    tone: Colour.
-    points: x and y; not finite ones are gaps.
-    band: Lowest and highest y at each x, if it is a summary of several.
-    dashed: Whether the line is dashed.
+    """A line of a plot.
+
+    Attributes:
+        label: Name in the legend; lines of one name share an entry.
+        tone: Colour.
+        points: x and y; not finite ones are gaps.
+        band: Lowest and highest y at each x, if it is a summary of several.
+        dashed: Whether the line is dashed.
     """
 
     label: str
@@ -65,10 +67,12 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dot:
-    """Attributes:
-    label: Name of the row.
-    tone: Colour.
-    values: One for each seed; drawn small, and their median large.
+    """A row of a dot plot.
+
+    Attributes:
+        label: Name of the row.
+        tone: Colour.
+        values: One for each seed; drawn small, and their median large.
     """
 
     label: str
@@ -78,9 +82,11 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """Attributes:
-    label: Quantity and unit.
-    log: Whether the scale is logarithmic; values of 0 and below are then left out.
+    """An axis of a plot.
+
+    Attributes:
+        label: Quantity and unit.
+        log: Whether the scale is logarithmic; values of 0 and below are then left out.
     """
 
     label: str

@@ -21,11 +21,13 @@ _MARKDOWN = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]<>#|!&~$"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenReport:
-    """Attributes:
-    html: The page.
-    markdown: The same as Markdown.
-    verdict: Its first sentences.
-    problems: Files that could not be read.
+    """The files of a report, and what was found.
+
+    Attributes:
+        html: The page.
+        markdown: The same as Markdown.
+        verdict: Its first sentences.
+        problems: Files that could not be read.
     """
 
     html: Path

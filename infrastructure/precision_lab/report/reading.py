@@ -39,11 +39,13 @@ class ReportError(LabError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellResult:
-    """Attributes:
-    preset: Name of the preset.
-    seed: Seed of the cell.
-    summary: How it ended; None if it has not.
-    steps: Metrics of each update; not finite values are floats too.
+    """What a cell of a sweep has written.
+
+    Attributes:
+        preset: Name of the preset.
+        seed: Seed of the cell.
+        summary: How it ended; None if it has not.
+        steps: Metrics of each update; not finite values are floats too.
     """
 
     preset: str
@@ -74,16 +76,18 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabResults:
-    """Attributes:
-    folder: What was read.
-    manifest: Content of ``experiment_manifest.json``; empty if there is none.
-    cells: Cells of a sweep, in the order of the presets.
-    probe_rows: Rows of the probe by position.
-    probe: Summary of the probe; empty if there is none.
-    replays: Results of `lab replay` by preset.
-    bisect: Result of `lab bisect`; empty if there is none.
-    hypotheses: Rows of verdicts about the hypotheses, by the model they were tested with.
-    problems: Files that cannot be read, one sentence each.
+    """Everything that a results folder contains.
+
+    Attributes:
+        folder: What was read.
+        manifest: Content of ``experiment_manifest.json``; empty if there is none.
+        cells: Cells of a sweep, in the order of the presets.
+        probe_rows: Rows of the probe by position.
+        probe: Summary of the probe; empty if there is none.
+        replays: Results of `lab replay` by preset.
+        bisect: Result of `lab bisect`; empty if there is none.
+        hypotheses: Rows of verdicts about the hypotheses, by the model they were tested with.
+        problems: Files that cannot be read, one sentence each.
     """
 
     folder: Path

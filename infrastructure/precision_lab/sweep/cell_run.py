@@ -35,12 +35,14 @@ def prepare_seed(path: Path, settings: CellSettings, seed: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellTask:
-    """Attributes:
-    preset: Name of the preset.
-    seed: Seed of the cell.
-    folder: Where the results go.
-    weights: File of the initial weights.
-    initial_weights: Hash that these must have.
+    """A cell to run: one preset with one seed.
+
+    Attributes:
+        preset: Name of the preset.
+        seed: Seed of the cell.
+        folder: Where the results go.
+        weights: File of the initial weights.
+        initial_weights: Hash that these must have.
     """
 
     preset: str

@@ -18,11 +18,13 @@ from infrastructure.training.precision import Precision
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Underflow:
-    """Attributes:
-    zero: Share of the elements that are not zero in FP32 and are zero in half precision.
-    subnormal: Share of those that are subnormal in the half type, so that bits are missing, and
-        are not subnormal in FP32.
-    module: Module with most of both; empty if there are none.
+    """Shares of the gradients that half precision loses or blurs.
+
+    Attributes:
+        zero: Share of the elements that are not zero in FP32 and are zero in half precision.
+        subnormal: Share of those that are subnormal in the half type, so that bits are missing, and
+            are not subnormal in FP32.
+        module: Module with most of both; empty if there are none.
     """
 
     zero: float
@@ -32,9 +34,12 @@ class Underflow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stagnation:
-    """Attributes:
-    rate: Share of the weights with a gradient that is not zero which the step left as they were.
-    module: Module with most of them; empty if there are none.
+    """Share of the weights that an update did not change.
+
+    Attributes:
+        rate: Share of the weights with a gradient that is not zero which the step left as they
+            were.
+        module: Module with most of them; empty if there are none.
     """
 
     rate: float

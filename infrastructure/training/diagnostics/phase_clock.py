@@ -20,10 +20,12 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 @dataclass(slots=True)
 class PhaseTime:
-    """Attributes:
-    count: How many times the phase was entered.
-    wall_seconds, cpu_seconds: Spent in it, without phases inside it.
-    peak_bytes, peak_cuda_bytes: Peak of the process until it ended; see `PhaseCost`.
+    """Time and memory of one phase.
+
+    Attributes:
+        count: How many times the phase was entered.
+        wall_seconds, cpu_seconds: Spent in it, without phases inside it.
+        peak_bytes, peak_cuda_bytes: Peak of the process until it ended; see `PhaseCost`.
     """
 
     count: int = 0

@@ -53,9 +53,11 @@ def process_group(device: torch.device) -> Iterator[torch.device]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DistributedModel:
-    """Attributes:
-    model: Model to train: the job's model, DDP around it, or a sharded copy.
-    plain: The job's model, for code of the job's author.
+    """A model that several ranks train.
+
+    Attributes:
+        model: Model to train: the job's model, DDP around it, or a sharded copy.
+        plain: The job's model, for code of the job's author.
     """
 
     model: Module

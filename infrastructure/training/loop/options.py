@@ -12,17 +12,19 @@ from infrastructure.training.distributed import Parallel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopOptions:
-    """Attributes:
-    seed: Seed of Python's and torch's global random generators; rank N uses *seed* + N.
-    stats_interval_steps: Steps between two reads of the device.
-    checkpoint_interval_seconds: Longest time between two checkpoints.
-    profile_steps: Number of steps to profile at the beginning; 0 for none. The traces are written
-        to ``profile/`` beside the folder of the checkpoints. See `StepProfile`.
-    parallel: How several ranks share the model; see `distribute`.
-    baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
-        none; see `Fp32Shadow`.
-    telemetry_interval_steps: Steps between two measurements of lost updates; 0 for none, and for no
-        diagnosis of overflows; see `TelemetryObserver`.
+    """Options of the training loop.
+
+    Attributes:
+        seed: Seed of Python's and torch's global random generators; rank N uses *seed* + N.
+        stats_interval_steps: Steps between two reads of the device.
+        checkpoint_interval_seconds: Longest time between two checkpoints.
+        profile_steps: Number of steps to profile at the beginning; 0 for none. The traces are
+            written to ``profile/`` beside the folder of the checkpoints. See `StepProfile`.
+        parallel: How several ranks share the model; see `distribute`.
+        baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
+            none; see `Fp32Shadow`.
+        telemetry_interval_steps: Steps between two measurements of lost updates; 0 for none, and
+            for no diagnosis of overflows; see `TelemetryObserver`.
     """
 
     seed: int
@@ -37,12 +39,15 @@ class LoopOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingResult:
-    """Attributes:
-    outcome: ``done``, or ``stopped``, with a checkpoint written unless a notice says otherwise.
-    evaluation: Evaluation of the last epoch; None if training stopped before an epoch ended.
-    steps: Optimizer steps in all attempts of the run, including skipped steps.
-    epochs: Number of finished epochs; fewer than the job's if its `patience` ended the training.
-    stats: Statistics of the trainer at the end; see `FP16Trainer.get_stats`.
+    """Result of a training.
+
+    Attributes:
+        outcome: ``done``, or ``stopped``, with a checkpoint written unless a notice says otherwise.
+        evaluation: Evaluation of the last epoch; None if training stopped before an epoch ended.
+        steps: Optimizer steps in all attempts of the run, including skipped steps.
+        epochs: Number of finished epochs; fewer than the job's if its `patience` ended the
+            training.
+        stats: Statistics of the trainer at the end; see `FP16Trainer.get_stats`.
     """
 
     outcome: Literal["done", "stopped"]

@@ -45,10 +45,12 @@ _OF_TRAINER = {  # phase by the trainer's method
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimedTraining:
-    """Attributes:
-    precision: Precision in force at the end.
-    evaluation: The last one.
-    remarks: Warnings of the training.
+    """A training with its times.
+
+    Attributes:
+        precision: Precision in force at the end.
+        evaluation: The last one.
+        remarks: Warnings of the training.
     """
 
     times: TrainingTimes
@@ -113,13 +115,15 @@ def time_training(
 
 
 class _Timer:
-    """Attributes:
-    set_up, first, rest: Times before the first step, of the first steps, and of the others.
-    first_steps: Optimizer steps in *first*.
-    total_steps: As the training reports it.
-    complete: Whether the training came to its own end.
-    evaluations: Those made.
-    remarks: Warnings of the training.
+    """Takes the times of a training while it goes on.
+
+    Attributes:
+        set_up, first, rest: Times before the first step, of the first steps, and of the others.
+        first_steps: Optimizer steps in *first*.
+        total_steps: As the training reports it.
+        complete: Whether the training came to its own end.
+        evaluations: Those made.
+        remarks: Warnings of the training.
     """
 
     def __init__(self, job: Job, clock: PhaseClock) -> None:

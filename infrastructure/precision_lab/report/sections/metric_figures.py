@@ -22,11 +22,13 @@ from infrastructure.precision_lab.report.sections.section import SWEEP, Figure, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricFigure:
-    """Attributes:
-    metric: Name of the metric in the results.
-    label: What it is, with its unit.
-    name: Name of the figure.
-    log: Whether the scale is logarithmic.
+    """A metric to draw over the updates.
+
+    Attributes:
+        metric: Name of the metric in the results.
+        label: What it is, with its unit.
+        name: Name of the figure.
+        log: Whether the scale is logarithmic.
     """
 
     metric: str

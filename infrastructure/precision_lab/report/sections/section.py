@@ -10,9 +10,11 @@ SWEEP = "genesis-fp16 lab sweep"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """Attributes:
-    name: Name of its file, without suffix.
-    svg: The drawing.
+    """A drawing of a report.
+
+    Attributes:
+        name: Name of its file, without suffix.
+        svg: The drawing.
     """
 
     name: str
@@ -21,12 +23,14 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Attributes:
-    head: Names of the columns, with units.
-    rows: Cells as text.
-    tones: Class of each cell, such as ``good`` or ``bad``; empty for none.
-    title: Line above it; empty for none.
-    wraps: Whether long cells take several lines.
+    """A table of a report.
+
+    Attributes:
+        head: Names of the columns, with units.
+        rows: Cells as text.
+        tones: Class of each cell, such as ``good`` or ``bad``; empty for none.
+        title: Line above it; empty for none.
+        wraps: Whether long cells take several lines.
     """
 
     head: Sequence[str]
@@ -44,14 +48,16 @@ class Table:
 
 @dataclass(kw_only=True, slots=True)
 class Section:
-    """Attributes:
-    anchor: Name of its link.
-    title: Heading.
-    says: What it shows and what good looks like.
-    figures: Drawings.
-    tables: Tables below them.
-    notes: Further sentences.
-    absent: Why there is nothing to show, and the command that makes it; empty otherwise.
+    """A section of a report.
+
+    Attributes:
+        anchor: Name of its link.
+        title: Heading.
+        says: What it shows and what good looks like.
+        figures: Drawings.
+        tables: Tables below them.
+        notes: Further sentences.
+        absent: Why there is nothing to show, and the command that makes it; empty otherwise.
     """
 
     anchor: str

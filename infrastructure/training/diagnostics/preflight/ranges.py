@@ -52,9 +52,11 @@ class ModuleRange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranges:
-    """Attributes:
-    modules: Ranges by qualified name and class; only modules in which FP16 would compute.
-    loss_is_finite: Whether FP32's loss and gradients were finite in every batch.
+    """Ranges of values in the modules of a model.
+
+    Attributes:
+        modules: Ranges by qualified name and class; only modules in which FP16 would compute.
+        loss_is_finite: Whether FP32's loss and gradients were finite in every batch.
     """
 
     modules: dict[str, ModuleRange]

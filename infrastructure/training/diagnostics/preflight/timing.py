@@ -28,10 +28,12 @@ RunSteps = Callable[[Precision, int], float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """Attributes:
-    seconds_per_step: Median.
-    ratio: Median over the rounds of its time divided by FP32's in the same round.
-    ratio_error: Standard error of *ratio*, from the quartiles.
+    """Time of a step in one precision.
+
+    Attributes:
+        seconds_per_step: Median.
+        ratio: Median over the rounds of its time divided by FP32's in the same round.
+        ratio_error: Standard error of *ratio*, from the quartiles.
     """
 
     seconds_per_step: float
