@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import structlog
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Forward
@@ -31,6 +31,7 @@ from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.state import TrainerState
 from infrastructure.training.step_record import StepReading, StepRecord
+from infrastructure.training.trained_parameters import device_of, trained_parameters
 
 B = TypeVar("B")
 
@@ -62,6 +63,7 @@ class FP16Trainer:
     Raises:
         ValueError: A parameter is not float32, the parameters are on several devices, there are
             none, or the optimizer holds parameters that are not the model's.
+        TypeError: *config* is of another class.
         UnknownModuleError: ``keep_fp32`` names a module that the model does not have.
     """
 
@@ -79,12 +81,8 @@ class FP16Trainer:
             raise TypeError(f"config must be an FP16TrainingConfig, got {got}: construct one")
         self.model = model
         self.optimizer = optimizer
-        devices = {parameter.device for parameter in model.parameters()}
-        if len(devices) != 1:
-            found = devices or "none"
-            raise ValueError(f"the model's parameters must be on one device, found {found}")
-        (self.device,) = devices
-        self._parameters = _float32_parameters(model, optimizer)
+        self.device = device_of(model)
+        self._parameters = trained_parameters(model, optimizer)
         keep_in_fp32(model, config.keep_fp32, self.device)
         self._group_count = len(optimizer.param_groups)
         self._loss_scale = make_loss_scale(config, self.device)
@@ -192,7 +190,7 @@ class FP16Trainer:
     def _adopt_new_groups(self) -> None:
         self._require_step_boundary("parameter groups can be added")
         with self._switch.float32_parameters():
-            self._parameters[:] = _float32_parameters(self.model, self.optimizer)
+            self._parameters[:] = trained_parameters(self.model, self.optimizer)
         self._optimizer_step.choose_path()
         self._group_count = len(self.optimizer.param_groups)
 
@@ -527,31 +525,3 @@ class FP16Trainer:
     def _restart_overflow_log(self) -> None:
         step, overflow = self.training_steps, self.record.state_dict()["overflow_steps"]
         self._overflow_log.restart(step=step, overflow_steps=overflow)
-
-
-def _float32_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
-    """The optimizer's parameters, including frozen ones, since they may be unfrozen later.
-
-    Raises:
-        ValueError: A parameter of the model is not float32, or the optimizer holds a parameter
-            that is not the model's, or none to update.
-    """
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    for parameter, name in names.items():
-        if parameter.dtype != torch.float32 and parameter.is_floating_point():
-            raise ValueError(
-                f"parameter {name} is {parameter.dtype}: keep parameters float32 (model.float()); "
-                "autocast makes the half copies"
-            )
-    chosen = [p for group in optimizer.param_groups for p in group["params"]]
-    if foreign := [p for p in chosen if p not in names]:
-        raise ValueError(
-            f"{len(foreign)} of the optimizer's {len(chosen)} parameters are not the model's, the "
-            f"first of shape {tuple(foreign[0].shape)}, and would be missing in checkpoints: build "
-            "the optimizer from model.parameters() after the last change of the model, such as a "
-            "new layer or fully_shard(); make other parameters part of the model "
-            "(nn.ModuleDict), or give another network a trainer of its own"
-        )
-    if not any(p.requires_grad for p in chosen):
-        raise ValueError("the optimizer updates no parameter: pass it model.parameters()")
-    return chosen

@@ -361,12 +361,6 @@ def test_a_wrong_loss_is_named(make_trainer, batch, loss, error, words):
         make_trainer("fp16").training_step(batch, loss)
 
 
-def test_half_parameters_are_refused_by_name():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1).half())
-    with pytest.raises(ValueError, match=r"1\.weight is torch\.float16.*keep parameters float32"):
-        FP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
-
-
 def test_an_optimizer_with_a_closure_is_refused():
     model = nn.Linear(2, 1)
     with pytest.raises(ValueError, match=r"LBFGS .* by a closure.*: choose"):

@@ -1,0 +1,52 @@
+"""The parameters that a trainer updates, with the errors of a model that it cannot train."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
+
+
+def device_of(model: Module) -> torch.device:
+    """The device of all parameters of *model*.
+
+    Raises:
+        ValueError: They are on several devices, or there are none.
+    """
+    devices = {parameter.device for parameter in model.parameters()}
+    if not devices:
+        raise ValueError("the model has no parameters, so there is nothing to train")
+    if len(devices) > 1:
+        found = ", ".join(sorted(map(str, devices)))
+        raise ValueError(
+            f"the model's parameters must be on one device, found {found}: call model.to(device)"
+        )
+    return devices.pop()
+
+
+def trained_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
+    """The optimizer's parameters, including frozen ones, since they may be unfrozen later.
+
+    Raises:
+        ValueError: A parameter of the model is not float32, or the optimizer holds a parameter
+            that is not the model's, or none to update.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for parameter, name in names.items():
+        if parameter.dtype != torch.float32 and parameter.is_floating_point():
+            raise ValueError(
+                f"parameter {name} is {parameter.dtype}: keep parameters float32 (model.float()); "
+                "autocast makes the half copies"
+            )
+    chosen = [p for group in optimizer.param_groups for p in group["params"]]
+    if foreign := [p for p in chosen if p not in names]:
+        raise ValueError(
+            f"{len(foreign)} of the optimizer's {len(chosen)} parameters are not the model's, the "
+            f"first of shape {tuple(foreign[0].shape)}, and would be missing in checkpoints: build "
+            "the optimizer from model.parameters() after the last change of the model, such as a "
+            "new layer or fully_shard(); make other parameters part of the model "
+            "(nn.ModuleDict), or give another network a trainer of its own"
+        )
+    if not any(p.requires_grad for p in chosen):
+        raise ValueError("the optimizer updates no parameter: pass it model.parameters()")
+    return chosen
