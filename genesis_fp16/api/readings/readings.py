@@ -5,27 +5,19 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import genesis_fp16
 from genesis_fp16.api import views
 from genesis_fp16.api.readings import run_files
 from genesis_fp16.api.readings.followed import Followed
 from genesis_fp16.api.readings.kept import DueTimes, KeptScan
+from genesis_fp16.api.readings.precision_state import PrecisionState
 from genesis_fp16.daemon import checks, models, operator
 from genesis_fp16.daemon.attempt_summary import summarize_attempt
 from genesis_fp16.daemon.known_agents import known_agents
-from genesis_fp16.daemon.precision_resolver import inputs_of_agent
-from genesis_fp16.domain.guard import Decision, GuardState, is_canary
+from genesis_fp16.domain.guard import GuardState
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
-from genesis_fp16.domain.precision import (
-    DECIDED_BY,
-    Override,
-    applicable_overrides,
-    resolve_precision,
-    voices,
-)
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.schedule import effective_schedule
 from genesis_fp16.guard.evidence import EvidenceError, read_evidence
@@ -126,7 +118,7 @@ class Readings:
             return self._plugins
 
     def _agent(
-        self, plugin: Plugin, newest: Run | None, state: _PrecisionState, pauses: PausesInForce
+        self, plugin: Plugin, newest: Run | None, state: PrecisionState, pauses: PausesInForce
     ) -> views.AgentView:
         own = state.settings.for_agent(plugin.name)
         schedule = None
@@ -173,7 +165,9 @@ class Readings:
             flag=settings.enable_fp16_training,
             flag_source=daemon.sources.get(name, "default"),
             default=settings.precision,
-            overrides=[_override(each) for each in self.store.overrides.in_force()],
+            overrides=[
+                views.OverrideView.model_validate(each) for each in self.store.overrides.in_force()
+            ],
         )
 
     def guard(self, agent: str) -> views.GuardView:
@@ -201,11 +195,11 @@ class Readings:
         self.check_agent(agent)
         found = [views.Outcome.model_validate(each) for each in self.store.compared.results(agent)]
         return [
-            each.model_copy(update={"value": None}) if _is_nan(each.value) else each
+            each.model_copy(update={"value": None}) if _is_not_finite(each.value) else each
             for each in found
         ]
 
-    def _precision_state(self, agent: str | None = None) -> _PrecisionState:
+    def _precision_state(self, agent: str | None = None) -> PrecisionState:
         if agent is None:
             acknowledged = self.store.newest_runs(acknowledged=True)
             decisions = self.store.guard.latest()
@@ -214,7 +208,7 @@ class Readings:
             acknowledged = {run.agent: run for run in [next(runs, None)] if run is not None}
             decisions = {each.agent: each for each in self.store.guard.history(agent, limit=1)}
         overrides = self.store.overrides.in_force()
-        return _PrecisionState(self.daemon, self.in_force, overrides, decisions, acknowledged)
+        return PrecisionState(self.daemon, self.in_force, overrides, decisions, acknowledged)
 
     # Runs
 
@@ -373,66 +367,6 @@ class Readings:
         return [views.ChangeView.model_validate(each) for each in found]
 
 
-class _PrecisionState:
-    """What decides the precision of several agents, read once."""
-
-    def __init__(
-        self,
-        daemon: DaemonStatus,
-        settings: Settings,
-        overrides: Sequence[Override],
-        decisions: Mapping[str, Decision],
-        acknowledged: Mapping[str, Run],
-    ) -> None:
-        self.settings = settings
-        self._device = daemon.device
-        self._overrides, self._decisions = overrides, decisions
-        self._acknowledged = acknowledged
-
-    def decision(self, agent: str) -> Decision:
-        """The guard's decision in force."""
-        return self._decisions.get(agent) or Decision(agent=agent)
-
-    def view(self, agent: str) -> views.PrecisionView:
-        """The precision of a run of *agent* that begins now."""
-        applicable = applicable_overrides(self._overrides, agent, math.inf)
-        decision = self.decision(agent)
-        guarded = self.settings.guard_enabled
-        inputs = replace(
-            inputs_of_agent(self.settings, agent, self._device, applicable),
-            guard=guarded and decision.demands_fp32,
-            guard_roles=decision.roles if guarded else {},
-            canary=is_canary(agent, 1, self.settings),
-        )
-        found = resolve_precision(inputs)
-        run = self._acknowledged.get(agent)
-        known = None
-        if run is not None and run.precision is not None:
-            known = views.Acknowledged.model_validate({**run.precision, "run": run.id})
-        return views.PrecisionView(
-            agent=agent,
-            requested=found.requested,
-            effective=found.effective,
-            reason=found.reason,
-            explanation=DECIDED_BY[found.reason],
-            voices=[
-                views.Voice(
-                    voice=voice,
-                    demands=wish,
-                    decides=voice == found.reason,
-                    explanation=DECIDED_BY[voice],
-                )
-                for voice, wish in voices(inputs)
-            ],
-            overrides=[_override(each) for each in self._overrides if each.agent in (None, agent)],
-            acknowledged=known,
-        )
-
-
-def _override(override: Override) -> views.OverrideView:
-    return views.OverrideView.model_validate(override)
-
-
 def _model(version: KeptVersion, in_use: str | None) -> views.ModelView:
     facts = version.facts
     data = None if facts is None else facts.data
@@ -450,5 +384,5 @@ def _model(version: KeptVersion, in_use: str | None) -> views.ModelView:
     )
 
 
-def _is_nan(value: float | None) -> bool:
+def _is_not_finite(value: float | None) -> bool:
     return value is not None and not math.isfinite(value)

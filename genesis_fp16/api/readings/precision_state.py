@@ -1,0 +1,89 @@
+"""What decides the precision of an agent's next run, as the API and the page show it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from genesis_fp16.api import views
+from genesis_fp16.daemon.precision_resolver import inputs_of_agent
+from genesis_fp16.domain.guard import Decision, is_canary
+from genesis_fp16.domain.precision import (
+    DECIDED_BY,
+    Override,
+    applicable_overrides,
+    resolve_precision,
+    voices,
+)
+from genesis_fp16.domain.run import Run
+from genesis_fp16.settings import Settings
+from genesis_fp16.store.daemon_status import DaemonStatus
+
+
+class PrecisionState:
+    """What decides the precision of several agents, read once.
+
+    Args:
+        daemon: Status of the daemon.
+        settings: Settings in force.
+        overrides: Overrides in force.
+        decisions: The guard's last decision on each agent.
+        acknowledged: The newest run of each agent whose worker has reported its precision.
+    """
+
+    def __init__(
+        self,
+        daemon: DaemonStatus,
+        settings: Settings,
+        overrides: Sequence[Override],
+        decisions: Mapping[str, Decision],
+        acknowledged: Mapping[str, Run],
+    ) -> None:
+        self.settings = settings
+        self._device = daemon.device
+        self._overrides, self._decisions = overrides, decisions
+        self._acknowledged = acknowledged
+
+    def decision(self, agent: str) -> Decision:
+        """The guard's decision in force."""
+        return self._decisions.get(agent) or Decision(agent=agent)
+
+    def view(self, agent: str) -> views.PrecisionView:
+        """The precision of a run of *agent* that begins now."""
+        applicable = applicable_overrides(self._overrides, agent, math.inf)
+        decision = self.decision(agent)
+        guarded = self.settings.guard_enabled
+        inputs = replace(
+            inputs_of_agent(self.settings, agent, self._device, applicable),
+            guard=guarded and decision.demands_fp32,
+            guard_roles=decision.roles if guarded else {},
+            canary=is_canary(agent, 1, self.settings),
+        )
+        found = resolve_precision(inputs)
+        run = self._acknowledged.get(agent)
+        known = None
+        if run is not None and run.precision is not None:
+            known = views.Acknowledged.model_validate({**run.precision, "run": run.id})
+        return views.PrecisionView(
+            agent=agent,
+            requested=found.requested,
+            effective=found.effective,
+            reason=found.reason,
+            explanation=DECIDED_BY[found.reason],
+            voices=[
+                views.Voice(
+                    voice=voice,
+                    demands=wish,
+                    decides=voice == found.reason,
+                    explanation=DECIDED_BY[voice],
+                )
+                for voice, wish in voices(inputs)
+            ],
+            overrides=[
+                views.OverrideView.model_validate(each)
+                for each in self._overrides
+                if each.agent in (None, agent)
+            ],
+            acknowledged=known,
+        )
