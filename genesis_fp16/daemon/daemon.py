@@ -95,7 +95,7 @@ def serve(settings: Settings) -> None:
         if not settings.standby:
             _watch(stack, watch)
         daemon = Daemon(settings, store, watch, metrics, run_logger)
-        lock.begin(daemon.loop.executor.give_leave)
+        lock.begin(daemon.loop.executor.extend_lease)
         metrics.set_leader(True)
         daemon.start()
         _run_rounds(daemon, signals, lock, control, readiness, notices)

@@ -95,7 +95,7 @@ def run_once(settings: Settings, agent: str, *, actor: str | None = None) -> int
             loop = RunLoop(settings, store, probes, [run_logger])
             if not wait_for_workers(lock, signals):
                 return os.EX_TEMPFAIL
-            lock.begin(loop.executor.give_leave)
+            lock.begin(loop.executor.extend_lease)
             run = _run_here(loop, store, agent, signals, lock)
         with StoreHealth().catch_errors():
             return _exit_code(store, run.id)

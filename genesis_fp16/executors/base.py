@@ -86,11 +86,11 @@ class Executor(Protocol):
     def send(self, handle: Handle, command: Command) -> None:
         """Send *command*; a worker that has closed its stdin does not receive it."""
 
-    def give_leave(self, until: float) -> None:
+    def extend_lease(self, until: float) -> None:
         """Let workers that end with the daemon run until then, in monotonic seconds, and no longer.
 
-        No engine is asked for a job later than that. Safe in another thread. Without a call
-        neither has a limit.
+        No engine is asked for a job later than that. Without a call there is no limit. Safe in
+        another thread.
         """
 
     def kill(self, handle: Handle) -> None:

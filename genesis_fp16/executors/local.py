@@ -27,7 +27,7 @@ from genesis_fp16.settings.source import child_environment
 from genesis_fp16.system.permissions import write_private
 from genesis_fp16.system.processes import kill, living_descendants, started_with
 from infrastructure.events import Command
-from infrastructure.events.command import AttemptCommand, Leave
+from infrastructure.events.command import AttemptCommand, Lease
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
 GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.group")
@@ -65,7 +65,7 @@ class LocalExecutor:
         self._command, self._fleet_command = tuple(command), tuple(fleet_command)
         self._spare_command = tuple(spare_command)
         self._children: dict[Handle, _Child] = {}
-        self._leave = b""  # the last that was given; see `Leave`
+        self._lease = b""  # the last one, as a line; see `Lease`
         self.spare: SpareWorker | None = None
         self._spare_at = -math.inf  # when the next may start, in monotonic seconds
 
@@ -114,8 +114,8 @@ class LocalExecutor:
             child = _Child(process, token)
         handle = Handle(pid=child.pid, started_at=_started_at(child.pid))
         self._children[handle] = child
-        if self._leave:
-            child.write(self._leave)
+        if self._lease:
+            child.write(self._lease)
         return handle
 
     def _command_of(self, specs: Sequence[RunSpec]) -> tuple[str, ...]:
@@ -202,12 +202,12 @@ class LocalExecutor:
             line = AttemptCommand(incarnation=handle.hosted, command=command)
         child.write(line.model_dump_json().encode() + b"\n")
 
-    def give_leave(self, until: float) -> None:
-        """See `Executor`; those that start later get it, too."""
-        self._leave = Leave(leave_until=until).model_dump_json().encode() + b"\n"
+    def extend_lease(self, until: float) -> None:
+        """See `Executor`; workers that start later get it, too."""
+        self._lease = Lease(lease_until=until).model_dump_json().encode() + b"\n"
         for child in list(self._children.values()):
             if child.status is None:
-                child.write(self._leave)
+                child.write(self._lease)
 
     def kill(self, handle: Handle) -> None:
         """End the worker, its descendants and its process group."""

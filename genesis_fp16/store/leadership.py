@@ -2,10 +2,10 @@
 
 An advisory lock excludes others while the leader's connection lives. It alone is not enough: if the
 connection is cut, the lock is free at once, while the leader's workers still run. So the leader
-also counts beats in the table ``leader``, and gives its workers leave to run until a moment, which
-each confirmed beat moves on; past it they are dead, also if the leader hangs. A successor begins
-when the count has not changed for `takeover_seconds` by its own clock, a second after that moment.
-No clocks of two machines are compared.
+also counts beats in the table ``leader``, and each confirmed beat extends its workers' lease. When
+the lease expires they are dead, also if the leader hangs. A successor begins when the count has not
+changed for `takeover_seconds` by its own clock, a second after the lease has expired. No clocks of
+two machines are compared.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from genesis_fp16.store.errors import StoreError, store_error
 from genesis_fp16.store.schema import leader
 
 BEAT_SECONDS = 1.0
-_MARGIN_SECONDS = 1.0  # between the end of the workers' leave and the successor's start
+_MARGIN_SECONDS = 1.0  # between the end of the workers' lease and the successor's start
 _WATCH_SECONDS = 0.25
-_DRAIN_SECONDS = 2.0  # before the end of the leave at which the leader stops its workers
-_HANGING_SECONDS = 1.5  # after the end of the leave, until a daemon that hangs is ended
+_DRAIN_SECONDS = 2.0  # before the end of the lease at which the leader stops its workers
+_HANGING_SECONDS = 1.5  # after the end of the lease, until a daemon that hangs is ended
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
 _HOLDER = text(
     "SELECT a.pid, a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
@@ -67,7 +67,7 @@ log = structlog.get_logger()
 
 
 class Leadership:
-    """The lock, the beats and the leave of one daemon.
+    """The lock, the beats and the workers' lease of one daemon.
 
     Args:
         holder: Text that names this daemon to others.
@@ -102,7 +102,7 @@ class Leadership:
         self.on_beat: Callable[[float], None] = lambda _until: None
 
     @property
-    def leave(self) -> float:
+    def lease_until(self) -> float:
         """Moment, in monotonic seconds, until which workers may run."""
         return self._confirmed + self._takeover - _MARGIN_SECONDS
 
@@ -176,7 +176,7 @@ class Leadership:
         """
         if self._thread is None:
             return
-        if not self._lost and self._clock() > self.leave - _DRAIN_SECONDS:
+        if not self._lost and self._clock() > self.lease_until - _DRAIN_SECONDS:
             silent = self._clock() - self._confirmed
             self._lost = f"the database has not answered for {silent:.1f} s"
         if self._lost:
@@ -238,16 +238,16 @@ class Leadership:
             if self._lost:
                 break
             self._confirmed = sent
-            self.on_beat(self.leave)
+            self.on_beat(self.lease_until)
 
     def _end_if_hanging(self) -> None:
-        """End this process if it still leads after its workers' leave: its loop hangs.
+        """End this process if it still leads after its workers' lease: its loop hangs.
 
         A query may wait for ever on a connection that passes nothing on; the lock of the home,
         which a successor may need, would stay taken.
         """
         while not self._stopping.wait(_WATCH_SECONDS):
-            if self._leads and self._clock() > self.leave + _HANGING_SECONDS:
+            if self._leads and self._clock() > self.lease_until + _HANGING_SECONDS:
                 problem = self._lost or "the database does not answer"
                 log.error("daemon_hangs", problem=problem, consequence="this process ends now")
                 os._exit(os.EX_DATAERR)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from infrastructure.agent_contract.run_context import RunLogger
 from infrastructure.events import COMMAND_ADAPTER, Command, EventWriter
-from infrastructure.events.command import Leave, Stop
+from infrastructure.events.command import Lease, Stop
 from infrastructure.events.event import (
     BaseEvent,
     BaselineCompared,
@@ -34,8 +34,8 @@ from infrastructure.events.event import (
 
 Emit = Callable[[BaseEvent], None]
 
-_LATER_LEAVE_SECONDS = 0.2  # in which one that waits in the pipe is read
-_LEAVE = b'{"leave_until":'
+_EXPIRED_LEASE_SECONDS = 0.2  # for a later lease that waits in the pipe to be read
+_LEASE = b'{"lease_until":'
 _ORPHAN_SECONDS = 60.0
 _ROOM_SECONDS = 0.2  # between two tries to write on a full disk; a flag change waits this long
 _PROGRESS_SECONDS = 0.5
@@ -182,8 +182,8 @@ def listen(descriptor: int, receiver: Receiver) -> None:
 def _read(descriptor: int, receiver: Receiver) -> None:
     with os.fdopen(descriptor, "rb") as lines:
         for line in lines:
-            if line.startswith(_LEAVE):
-                _take_leave(Leave.model_validate_json(line))
+            if line.startswith(_LEASE):
+                _apply_lease(Lease.model_validate_json(line))
             else:
                 receiver.receive(line)
     receiver.put(Stop(reason="the daemon is gone"))
@@ -193,9 +193,9 @@ def _read(descriptor: int, receiver: Receiver) -> None:
     os._exit(os.EX_TEMPFAIL)
 
 
-def _take_leave(leave: Leave) -> None:
-    """Let the kernel end this process at that moment, unless a later one is given before."""
-    seconds = max(_LATER_LEAVE_SECONDS, leave.leave_until - time.monotonic())
+def _apply_lease(lease: Lease) -> None:
+    """Let the kernel end this process when *lease* expires, unless a later one comes before."""
+    seconds = max(_EXPIRED_LEASE_SECONDS, lease.lease_until - time.monotonic())
     signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM; nothing here handles it
 
 

@@ -38,17 +38,17 @@ Command = Annotated[Stop | SaveCheckpoint | SetPrecision, Field(discriminator="c
 COMMAND_ADAPTER: TypeAdapter[Command] = TypeAdapter(Command)
 
 
-class Leave(_Command):
-    """Leave to run until a moment; a worker that gets none may run on. Each replaces the last.
+class Lease(_Command):
+    """Allow a worker to run until a moment; each lease replaces the last one.
 
-    It is for the whole process, not for one attempt. When the moment comes the kernel ends the
-    process, also if it hangs: another daemon may start the same run then.
+    It is for the whole process, not for one attempt. When it expires the kernel ends the process,
+    also if it hangs: another daemon may start the same run then. A worker without one may run on.
 
     Attributes:
-        leave_until: Monotonic seconds, which all processes of a machine count alike.
+        lease_until: Monotonic seconds, which all processes of a machine count alike.
     """
 
-    leave_until: float
+    lease_until: float
 
 
 class AttemptCommand(_Command):

@@ -324,7 +324,7 @@ class RemoteExecutor:
         if isinstance(command, Stop) and not job.started:
             self.kill(handle)  # it has not started: the engine need not start it
 
-    def give_leave(self, until: float) -> None:
+    def extend_lease(self, until: float) -> None:
         """Ask for no job later than that: the next leader may have looked for it by then.
 
         What runs by then goes on: the next leader takes it over, or ends it.

@@ -108,7 +108,7 @@ def test_a_leader_whose_database_is_silent_stops_before_others_may_begin(daemon:
     clock.now += 0.2
     with pytest.raises(StoreError, match=r"has not answered for 4\.1 s"):
         first.check()
-    assert first.leave - clock.now > 1.0, "while its workers may still write a checkpoint"
+    assert first.lease_until - clock.now > 1.0, "while its workers may still write a checkpoint"
 
 
 def test_the_workers_of_a_daemon_elsewhere_are_awaited(engine: Engine, daemon: Lead, until) -> None:

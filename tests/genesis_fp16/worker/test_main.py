@@ -17,7 +17,7 @@ from agents.policy.tasks import TASKS
 from genesis_fp16.domain.run_spec import TrainerOptions
 from genesis_fp16.plugins.agent_folder import read_preflight
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
-from infrastructure.events.command import Leave, Stop
+from infrastructure.events.command import Lease, Stop
 from infrastructure.events.event import (
     CheckpointSaved,
     Evaluated,
@@ -156,18 +156,18 @@ def test_a_policy_rolls_back_stops_resumes_and_publishes(start: Start, tmp_path:
     assert (tmp_path / "agent" / "published" / "brackets" / "policy.json").exists()
 
 
-def test_a_worker_ends_with_its_leave_and_a_later_one_replaces_it(start: Start) -> None:
+def test_a_worker_ends_with_its_lease_and_a_later_one_replaces_it(start: Start) -> None:
     attempt = start(settings={"pause": 0.01, "epochs": 1000})
     attempt.until(lambda event: isinstance(event, StepStats))
 
-    def give(seconds: float) -> float:
-        leave = Leave(leave_until=time.monotonic() + seconds)
-        attempt.process.stdin.write(leave.model_dump_json().encode() + b"\n")
+    def extend(seconds: float) -> float:
+        lease = Lease(lease_until=time.monotonic() + seconds)
+        attempt.process.stdin.write(lease.model_dump_json().encode() + b"\n")
         attempt.process.stdin.flush()
-        return leave.leave_until
+        return lease.lease_until
 
-    give(2.0)
-    until = give(3.0)
+    extend(2.0)
+    until = extend(3.0)
     assert attempt.process.wait(timeout=300) == -signal.SIGALRM
     assert time.monotonic() > until - 0.1
     assert "command_rejected" not in {event.event for event in attempt.of(Notice)}

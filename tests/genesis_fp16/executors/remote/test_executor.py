@@ -45,7 +45,7 @@ class TestContract(LauncherContract):
 
     def test_no_job_is_asked_for_after_the_leave_has_ended(self, attempts, cluster) -> None:
         """The next leader may have looked for it already."""
-        attempts.executor.give_leave(time.monotonic())
+        attempts.executor.extend_lease(time.monotonic())
         attempts.executor.submit(attempts.spec())
         attempts.executor.close()  # it has made all its requests
         assert not cluster.jobs
