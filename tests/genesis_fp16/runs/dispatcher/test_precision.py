@@ -1,6 +1,6 @@
 """Precision of a run: decided once it has begun, followed, and sent again."""
 
-from genesis_fp16.runs.active_attempt import LONGEST_BACKLOG
+from genesis_fp16.runs.attempt_progress import LONGEST_BACKLOG
 from tests.genesis_fp16.postgres import on_each_database
 from tests.genesis_fp16.runs.dispatcher.world import FP16, FP32, World, steps
 
