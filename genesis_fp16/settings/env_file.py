@@ -34,8 +34,9 @@ _ASSIGNMENT = re.compile(
     r"\s{0,20}[=:\s][\s=:>'\"]{0,20}(\w{1,20})\b",
     re.ASCII,
 )
+_OTHERS = r"(?:(?:Default)?Environment\s{0,9}=[^#]{0,500}[\s'\"])?"  # beside it, as systemd allows
 _FLAG = re.compile(  # however its words are joined, and all that follows it
-    rf"[^\w#;/]*{_BEFORE_NAME}['\"]?"
+    rf"[^\w#;/]*{_OTHERS}{_BEFORE_NAME}['\"]?"
     r"(?:GENESIS[\s_.-]{1,3})?ENABLE[\s_.-]{0,3}FP16[\s_.-]{0,3}TRAINING(?!\w)(.{0,80})",
     re.ASCII | re.IGNORECASE,
 )

@@ -353,6 +353,8 @@ def test_a_pipe_or_an_oversized_file_changes_nothing(running: Running) -> None:
         b"ENABLE-FP16-TRAINING=false\n",
         b"Environment=ENABLE_FP16_TRAINING=false\n",  # from a unit of systemd
         b"GENESIS_SLOTS=2\nEnvironment = 'ENABLE_FP16_TRAINING=false' 'A=b'\n",
+        b"Environment=A=b ENABLE_FP16_TRAINING=false\n",
+        b'DefaultEnvironment="A=b" "ENABLE_FP16_TRAINING=false"\n',
         b"ENABLE FP16 TRAINING: no\n",
         b"ENABLE_FP16_TRAINING=true\nenable.fp16.training none\n",
         "ENABLE_FP16_TRAINING=false\r\n".encode("utf-16"),
