@@ -47,6 +47,8 @@ def _check_url(text: str) -> str:
         raise ValueError("SQLAlchemy cannot parse this URL") from error
     if url.drivername not in DRIVERS:
         raise ValueError(f"it must begin with one of {', '.join(DRIVERS)} and ://")
+    if "@" in (url.host or ""):  # the rest of a password, which messages would show as the host
+        raise ValueError("it has more than one @: write one within the password as %40")
     if _IN_MEMORY.fullmatch(text):
         raise ValueError("a database in memory is neither shared nor kept; name a file")
     return text
