@@ -170,13 +170,22 @@ class ControlApi:
             log.info("control_socket_opened", path=str(self._path))
 
 
+def check_tokens(settings: Settings) -> None:
+    """Refuse to listen on TCP without a token.
+
+    Raises:
+        TokenError: The settings ask for that, or the file of tokens is wrong.
+    """
+    if settings.api_port is not None and not Tokens(settings):
+        raise TokenError(
+            f"the control API may not listen on {settings.api_host}:{settings.api_port} without "
+            "a token: set GENESIS_API_TOKEN or GENESIS_API_TOKEN_FILE, or unset GENESIS_API_PORT"
+        )
+
+
 def _listen_on_tcp(settings: Settings) -> socket.socket:
     host, port = settings.api_host, settings.api_port
-    if not Tokens(settings):
-        raise TokenError(
-            f"the control API may not listen on {host}:{port} without a token: set "
-            "GENESIS_API_TOKEN or GENESIS_API_TOKEN_FILE, or unset GENESIS_API_PORT"
-        )
+    check_tokens(settings)
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

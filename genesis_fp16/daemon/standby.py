@@ -7,6 +7,7 @@ import time
 
 import structlog
 
+from genesis_fp16.daemon.control import check_tokens
 from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.systemd import SystemdNotices
 from genesis_fp16.domain.errors import GenesisError
@@ -29,12 +30,16 @@ class StandbyError(GenesisError, ValueError):
 
 
 def check_standby(settings: Settings) -> None:
-    """Refuse a standby without a database that several machines share.
+    """Refuse a standby without a database that several machines share, or that could not lead.
 
     Raises:
         StandbyError: The database is not on a PostgreSQL server.
+        TokenError: Its control API may not listen.
     """
-    if settings.standby and database_url(settings).get_backend_name() != "postgresql":
+    if not settings.standby:
+        return
+    check_tokens(settings)
+    if database_url(settings).get_backend_name() != "postgresql":
         raise StandbyError(
             "GENESIS_STANDBY needs a PostgreSQL database that all daemons share: set "
             "GENESIS_DATABASE_URL, or start without --standby and GENESIS_STANDBY"

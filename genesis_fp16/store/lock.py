@@ -88,6 +88,8 @@ class DaemonLock:
             StoreError: The home cannot be written, or the database does not answer.
         """
         try:
+            if self._leadership is None:
+                self._make_home()  # a standby keeps there what its probes find
             if holder := self._lock_database():
                 return f"another daemon leads ({holder})"
             if seconds := self.seconds_to_wait():
@@ -127,20 +129,29 @@ class DaemonLock:
     def _lock_home(self) -> None:
         if self._file.is_locked:
             return
+        self._make_home()
         try:
-            self._home.mkdir(parents=True, exist_ok=True)
             self._file.acquire()
             self._identity = file_identity(self._file.lock_file)
             remove_abandoned(self._home)
         except Timeout:
             raise LockHeldError(str(self._home), str(read_status(self._home))) from None
         except OSError as error:
-            raise StoreError(
-                f"GENESIS_HOME {self._home} cannot be written: {error}; make it writable or "
-                "name another folder"
-            ) from error
+            raise self._unwritable(error) from error
         self._own = DaemonStatus(pid=os.getpid(), host=socket.gethostname(), since=time.time())
         self._written = ()
+
+    def _make_home(self) -> None:
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"GENESIS_HOME {self._home} cannot be written: {error}; make it writable or "
+            "name another folder"
+        )
 
     def _break_lock_of_lost_leader(self) -> None:
         """Replace the home's lock file if its holder is the daemon that led the database before.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from genesis_fp16.daemon.api_tokens import TokenError
 from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.standby import StandbyError, check_standby, wait_for_workers, wait_to_lead
 from genesis_fp16.daemon.systemd import SystemdNotices
@@ -35,6 +36,16 @@ def test_a_standby_without_a_shared_database_is_refused(home_settings: Settings)
     with pytest.raises(StandbyError, match=r"set GENESIS_DATABASE_URL, or start without") as caught:
         check_standby(home_settings.model_copy(update={"standby": True}))
     assert caught.value.exit_code == 78
+
+
+def test_a_standby_that_could_not_lead_is_refused_before_it_waits(home_settings: Settings) -> None:
+    """Its API has no token: it would end when it is needed."""
+    url = "postgresql://me@127.0.0.1:1/none"
+    settings = home_settings.model_copy(
+        update={"standby": True, "database_url": url, "api_port": 9465}
+    )
+    with pytest.raises(TokenError, match=r"without a token: set GENESIS_API_TOKEN or"):
+        check_standby(settings)
 
 
 def test_it_waits_for_the_home_and_a_signal_ends_the_wait(
@@ -74,3 +85,4 @@ def test_a_database_that_does_not_answer_is_waited_for(
     assert readiness.problem.startswith(
         "standby: database postgresql+psycopg://me@127.0.0.1:1/none"
     )
+    assert home_settings.home.is_dir(), "what its probes find could not be kept"
