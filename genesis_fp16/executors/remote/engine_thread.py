@@ -50,10 +50,6 @@ class EngineThread:
         """Have the engine take *job*, if it may have it and does not have it yet."""
         self._requests.put(lambda: self._submit(job))
 
-    def stop(self, job: Job) -> None:
-        """Have the engine send SIGTERM to the launcher of *job*."""
-        self._requests.put(lambda: self._stop(job))
-
     def kill(self, job: Job) -> None:
         """Have the engine end *job*, once its launcher has had its time."""
         self._requests.put(lambda: self._kill(job))
@@ -108,9 +104,19 @@ class EngineThread:
                 job.leaves = True
                 log.info("job_leaves", job=job.name, reason=job.status.leave)
                 self._stop(job)
+            if job.unseen and not job.leaves:
+                self._end_unseen(job)
             if job.killed and job.status.state not in GONE:
                 self._kill(job)
         self._note_trouble([job for job in jobs if not job.over])
+
+    def _end_unseen(self, job: Job) -> None:
+        """Have a job end that the engine alone knows; one that waits has no process to signal."""
+        if job.status.state is JobState.RUNNING:
+            job.leaves = True
+            self._stop(job)
+        elif job.status.state is JobState.WAITING:
+            job.leaves = job.killed = True
 
     def _note_trouble(self, jobs: list[Job]) -> None:
         """Take note of whether engine or store refuse a job or do not answer; log a change."""

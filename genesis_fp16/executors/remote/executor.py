@@ -186,8 +186,7 @@ class RemoteExecutor:
         job = Job(name, folder, incarnation, request=None, started=True, unseen=True)
         log.info("unseen_job_ends", agent=agent, engine=self.engine.name, job=name)
         self._jobs[name] = job
-        self._thread.start()
-        self._thread.stop(job)
+        self._thread.start()  # it stops the job once it knows whether that waits
         return Handle(job=name, folder=folder)
 
     def recover(self, handle: Handle) -> bool:
@@ -288,8 +287,9 @@ class RemoteExecutor:
         """What the job waits for before it starts, or what its successor waits for."""
         job = self._jobs.get(handle.job)
         if job is not None and job.unseen:
-            reason = f": {job.status.reason}" if job.status.state is JobState.UNKNOWN else ""
-            return f"until {self.engine.name} says that {job.name} of another home is gone{reason}"
+            cause = job.status.reason if job.status.state is JobState.UNKNOWN else ""
+            text = f"until {self.engine.name} says that {job.name} of another home is gone"
+            return f"{text}: {cause}" if cause else text
         if job is None or job.started or job.refused or job.killed:
             return ""
         if job.mirror is not None and job.mirror.waiting:

@@ -27,7 +27,7 @@ class Job:
         status: The engine's last answer.
         started: Whether its launcher may have started.
         killed: Whether it is to end at once.
-        leaves: Whether it has been told to continue on another machine.
+        leaves: Whether it has been told to stop, to continue on another machine.
         tries: Failed tries to submit it.
         kill_at: Monotonic seconds from which the engine is asked to end it.
         refused: Why the engine will never take it; empty if it may.

@@ -166,6 +166,18 @@ class Attempts:
         self._handles = [each for each in self._handles if each != handle]
         return found[0]
 
+    def end_unseen(self, spec: RunSpec, folder: Path) -> Handle:
+        """Have the attempt's job end as a daemon does that has another home."""
+        attempt = Attempt(
+            run_id=spec.run_id,
+            number=spec.attempt,
+            incarnation=spec.incarnation,
+            started_at=time.time(),
+        )
+        handle = self.executor.end_unseen(spec.agent, attempt, folder)
+        assert handle is not None
+        return handle
+
     def forget(self, handle: Handle) -> None:
         """Kill it no more at the end of the test: it has ended."""
         self._handles.remove(handle)
@@ -256,14 +268,7 @@ class EngineContract(ExecutorContract):
         pid = json.loads((spec.attempt_folder / CLAIM_FILE).read_text())["pid"]
         [worker] = psutil.Process(pid).children()
         attempts.restart_daemon()
-        attempt = Attempt(
-            run_id=spec.run_id,
-            number=spec.attempt,
-            incarnation=spec.incarnation,
-            started_at=time.time(),
-        )
-        unseen = attempts.executor.end_unseen(spec.agent, attempt, tmp_path / "other-home")
-        assert unseen is not None
+        unseen = attempts.end_unseen(spec, tmp_path / "other-home")
         assert unseen.job == handle.job
         assert attempts.executor.poll(unseen) is None
         assert "of another home" in attempts.executor.waiting(unseen)
@@ -271,6 +276,20 @@ class EngineContract(ExecutorContract):
         assert gone(worker.pid)
         assert not (tmp_path / "other-home").exists()
         attempts.forget(handle)
+
+    def test_a_job_of_another_home_that_waits_leaves_the_queue(
+        self, attempts: Attempts, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        """It has no process that could be signalled."""
+        with cluster.full():
+            spec = attempts.spec(steps=1)
+            handle = attempts.submit(spec)
+            wait_until(lambda: "in the queue" in attempts.executor.waiting(handle), "the job")
+            attempts.restart_daemon()
+            unseen = attempts.end_unseen(spec, tmp_path / "other-home")
+            assert attempts.ended(unseen) == ExitStatus()
+            attempts.forget(handle)
+        assert not spec.events_path.exists() or "started" not in spec.events_path.read_text()
 
     def test_an_engine_that_is_down_ends_no_run(self, attempts: Attempts, cluster) -> None:
         _, handle = attempts.start(steps=10**9)
