@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 
 import numpy as np
 import torch
@@ -78,10 +79,13 @@ class Standardiser:
 
     def invert(self, mean_NK: Tensor, variance_NK: Tensor) -> tuple[Tensor, Tensor]:
         """Convert standardised moments to recorded units, ``[N, K]`` float64."""
-        kept = torch.tensor(self.kept)
-        mean = torch.tensor(self.mean, dtype=torch.float64)[kept]
-        scale = torch.tensor(self.scale, dtype=torch.float64)[kept]
+        mean = torch.tensor(list(compress(self.mean, self.kept)), dtype=torch.float64)
+        scale = torch.tensor(list(compress(self.scale, self.kept)), dtype=torch.float64)
         return mean_NK.double() * scale + mean, variance_NK.double() * scale.square()
+
+    def select_kept(self, values_NC: Tensor) -> Tensor:
+        """Select the kept dimensions, ``[N, K]``; *values_NC* itself where all are kept."""
+        return values_NC if all(self.kept) else values_NC[:, torch.tensor(self.kept)]
 
     def to_json(self) -> dict[str, object]:
         """Return the statistics as a JSON object."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from infrastructure.trajectories.encoding import TargetCodec
 from infrastructure.world_model.distributions.metrics import SMALLEST_PROBABILITY
-from infrastructure.world_model.networks.loss import bound_log_variance
+from infrastructure.world_model.networks.loss import bounded_variance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,14 +173,16 @@ def _box(
         raise TypeError(f"target {name!r} must be a Box")
     standardiser = codec.standardisers[name]
     means_MNK = raw[f"{name}.mean"].double().cpu()
-    variances_MNK = bound_log_variance(raw[f"{name}.log_variance"].double().cpu()).exp()
+    variances_MNK = bounded_variance(raw[f"{name}.log_variance"].double().cpu())
     center_NK = means_MNK.mean(0)
     spread_NK = (means_MNK - center_NK).square_().mean(0)  # 25 times as fast as ``var``
     total_NK = variances_MNK.mean(0) + spread_NK
     mean_NK, variance_NK = standardiser.invert(center_NK, total_NK)
-    kept = torch.tensor(standardiser.kept)
-    mean_NC, variance_NC = base.mean.clone(), base.variance.clone()
-    mean_NC[:, kept], variance_NC[:, kept] = mean_NK, variance_NK
+    mean_NC, variance_NC = mean_NK, variance_NK
+    if not all(standardiser.kept):
+        kept = torch.tensor(standardiser.kept)
+        mean_NC, variance_NC = base.mean.clone(), base.variance.clone()
+        mean_NC[:, kept], variance_NC[:, kept] = mean_NK, variance_NK
     return BoxDistribution(
         mean=mean_NC, variance=variance_NC, epistemic=(spread_NK / total_NK).mean(dim=1)
     )

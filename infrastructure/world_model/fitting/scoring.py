@@ -138,9 +138,8 @@ def _nll(
     distribution = predicted[name]
     if isinstance(distribution, DiscreteDistribution):
         return categorical_nll(distribution.probabilities, outcomes[name])
-    kept = torch.tensor(codec.standardisers[name].kept)
     nll_NC = gaussian_nll(distribution.mean, distribution.variance, outcomes[name])
-    return nll_NC[:, kept].mean(1)
+    return codec.standardisers[name].select_kept(nll_NC).mean(1)
 
 
 def _discrete_metrics(
@@ -162,9 +161,9 @@ def _discrete_metrics(
 def _box_metrics(
     distribution: BoxDistribution, value_NC: Tensor, codec: TargetCodec, name: str
 ) -> dict[str, float]:
-    kept = torch.tensor(codec.standardisers[name].kept)
-    mean_NK, variance_NK = distribution.mean[:, kept], distribution.variance[:, kept]
-    value_NK = value_NC[:, kept]
+    select_kept = codec.standardisers[name].select_kept
+    mean_NK, variance_NK = select_kept(distribution.mean), select_kept(distribution.variance)
+    value_NK = select_kept(value_NC)
     return {
         f"{name}.rmse": float((value_NK - mean_NK).square().mean().sqrt()),
         f"{name}.coverage_90": coverage_90(mean_NK, variance_NK, value_NK),

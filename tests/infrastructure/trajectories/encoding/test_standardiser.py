@@ -16,6 +16,7 @@ def test_values_are_standardised_clipped_and_inverted():
     assert fitted.apply(np.array([[1e6, 0.0]])).tolist() == [[10.0]]
     mean, variance = fitted.invert(torch.tensor([[1.0]]), torch.tensor([[4.0]]))
     assert (mean.item(), variance.item()) == (2.0, 4.0)
+    assert fitted.select_kept(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0]]
 
 
 def test_statistics_are_equal_when_read_again():
