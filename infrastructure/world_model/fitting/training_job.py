@@ -30,7 +30,8 @@ from infrastructure.world_model.fitting.training_data import DataPart, TrainingD
 from infrastructure.world_model.networks import ensemble_loss
 from infrastructure.world_model.networks.loss import TARGET_PREFIX
 
-_GATHERED_ROWS = 2048  # at once: more cost memory, fewer cost time
+_GATHERED_ROWS = 2048  # at once, at least: more cost memory, fewer cost time
+_GATHERED_BYTES = 1 << 20  # at once, if more rows fit: a step empties the caches between two times
 _ROWS_IN_CACHE = 512  # of a pass on a CPU: larger activations cost page faults every time
 
 
@@ -113,6 +114,15 @@ class BatchStream:
     steps_per_epoch: int
     seed: int
 
+    @property
+    def batches_together(self) -> int:
+        """Number of batches whose rows are gathered at once."""
+        part = self.part
+        tensors = [*part.features.inputs().values(), *part.targets.values()]
+        row_bytes = sum(tensor.nbytes for tensor in tensors) / len(part.features)
+        rows = max(_GATHERED_ROWS, int(_GATHERED_BYTES / row_bytes))
+        return max(1, rows // self.batch_size)
+
     def epoch(self, epoch: int) -> EpochBatches:
         """Return the batches of *epoch*, the same in every call."""
         return EpochBatches(self, epoch)
@@ -163,7 +173,7 @@ class EpochBatches:
         return next(self._stream.batches(self._epoch * len(self) + number, 1))
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        together = max(1, _GATHERED_ROWS // self._stream.batch_size)
+        together = self._stream.batches_together
         first = self._epoch * len(self)
         for number in range(0, len(self), together):
             yield from self._stream.batches(first + number, min(together, len(self) - number))
@@ -203,11 +213,17 @@ class _HeldOut:
 
     @torch.no_grad()
     def predict(self, forward: Forward) -> TargetDistributions:
-        outputs = [forward(chunk) for chunk in self._chunks]
-        raw = {
-            name: torch.cat([output[name] for output in outputs], dim=1)
-            for name in head_outputs(self._codec)
-        }
+        names, start = head_outputs(self._codec), 0
+        raw: dict[str, Tensor] = {}
+        for chunk in self._chunks:
+            output = forward(chunk)
+            for name in names:
+                part_MNK = output[name]
+                members, rows, width = part_MNK.shape
+                if name not in raw:
+                    raw[name] = torch.empty(members, self._rows, width, dtype=torch.float64)
+                raw[name][:, start : start + rows] = part_MNK
+            start += rows
         return predictive_distributions(raw, self._codec, self._rows)
 
 
@@ -229,8 +245,10 @@ class _CosineDecay(LRScheduler):
     def step(self, epoch: int | None = None) -> None:
         self._step_count += 1
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        self._last_lr = self.get_lr()
-        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+        share, self._last_lr = _cosine(self._steps, self.last_epoch), []
+        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            rate = base * share
+            self._last_lr.append(rate)
             if isinstance(group["lr"], Tensor):  # as CUDA graphs need it
                 group["lr"].fill_(rate)
             else:

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import math
 from functools import partial
 
@@ -122,6 +123,16 @@ def test_an_epoch_is_the_same_in_every_call_and_seeds_differ():
         assert all(torch.equal(stream.epoch(3)[number][name], batch[name]) for name in batch)
     assert _rows(stream, 3) == _rows(_stream(50, 16, 4), 3)
     assert _rows(stream, 3) != _rows(_stream(50, 16, 4, seed=1), 3)
+
+
+def test_more_narrow_rows_are_gathered_at_once_than_wide_ones():
+    narrow = _stream(50, 16, 3)
+    assert narrow.batches_together == (1 << 20) // 8 // 16  # a number and a target a row
+    dense = torch.zeros(50, 1000)
+    features = dataclasses.replace(narrow.part.features, dense=dense)
+    part = dataclasses.replace(narrow.part, features=features)
+    assert dataclasses.replace(narrow, part=part).batches_together == 2048 // 16
+    assert dataclasses.replace(narrow, batch_size=1 << 20).batches_together == 1
 
 
 def test_inputs_and_targets_stay_together_and_the_first_tensor_counts_samples():
