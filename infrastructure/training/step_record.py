@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,9 +100,16 @@ class StepRecord:
     def _fold(self) -> None:
         if not self._recent:
             return
-        norm_N, loss_N = self._norm_and_loss_of_recent().unbind(1)
+        recent_N2 = self._norm_and_loss_of_recent()
+        norm_N, loss_N = recent_N2.unbind(1)
         self._recent.clear()
         self._row = None
+        self._grad_norm = norm_N[-1]
+        if recent_N2.device.type == "cpu" and np.isfinite(recent_N2.numpy()).all():
+            self._consecutive.zero_()  # what the general case below comes to
+            self._loss_sum += loss_N.contiguous().sum()
+            self._finite_losses += len(loss_N)
+            return
         isfinite_N = loss_N.isfinite()
         self._overflow_steps += (isfinite_N & ~norm_N.isfinite()).sum()
         self._nonfinite_loss_steps += (~isfinite_N).sum()
@@ -110,7 +118,6 @@ class StepRecord:
         self._consecutive.mul_(last_finite == 0).add_(len(isfinite_N) - last_finite)
         self._loss_sum += torch.where(isfinite_N, loss_N, 0.0).sum()
         self._finite_losses += isfinite_N.sum()
-        self._grad_norm = norm_N[-1]
 
     def start_reading(self, loss_scale: Tensor) -> Callable[[], StepReading | None]:
         """Start a read and a new window; see `FP16Trainer.start_reading`."""

@@ -9,7 +9,8 @@ from infrastructure.agent_contract.training_job import Batch
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """*batch* with every tensor on *device*."""
-    return {
-        name: tensor if tensor.device == device else tensor.to(device, non_blocking=True)
-        for name, tensor in batch.items()
-    }
+    moved = dict(batch)
+    for name, tensor in batch.items():
+        if tensor.device != device:
+            moved[name] = tensor.to(device, non_blocking=True)
+    return moved

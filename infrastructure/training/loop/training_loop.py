@@ -272,14 +272,17 @@ class TrainingLoop:
 
     def _train_round(self) -> Steps[None]:
         trainer = self.trainer
-        progress, boundary = self._progress, self._boundary
+        progress, boundary, telemetry = self._progress, self._boundary, self._telemetry
         shares = self._begin_round()
         if boundary.stopped:
             return
         for batch, replay, taken in shares:
             moved = to_device(batch, self._device)
-            if self._telemetry is not None and not replay:
-                self._observe_before_step(self._telemetry, moved)
+            if telemetry is not None and not replay:
+                before = telemetry.seconds
+                telemetry.before_step(trainer, moved)
+                if telemetry.seconds > before:
+                    self._reporter.exclude(telemetry.seconds - before)
             yield StepRequest(self, moved, replay)
             progress.batch += taken
             self._reporter.count_samples(moved, taken)
@@ -290,11 +293,6 @@ class TrainingLoop:
         if not trainer.at_step_boundary:
             trainer.finish_window()
             boundary.after_step()
-
-    def _observe_before_step(self, telemetry: TelemetryObserver, batch: Batch) -> None:
-        begun = time.monotonic()
-        telemetry.before_step(self.trainer, batch)
-        self._reporter.exclude(time.monotonic() - begun)
 
     def _report_steps(self, event: BaseEvent) -> None:
         self._emit(event)
