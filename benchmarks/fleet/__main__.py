@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.fleet.loops import CPU, InAFleet, Loop, OneByOne, WithVmap
+from benchmarks.fleet.loops import CPU, BareKernels, InAFleet, Loop, OneByOne, WithVmap
 from benchmarks.fleet.models import Subject, subjects
-from benchmarks.fleet.other_checkout import OtherCheckout
+from benchmarks.fleet.other_checkout import UNCOUNTED_STEPS, OtherCheckout
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.spread import Spread
 from benchmarks.measuring.table import write_csv
@@ -52,6 +52,8 @@ def measure(
 ) -> list[Comparison]:
     """Time a fleet of *members* beside the other loops, a block of *steps* each per round.
 
+    Every loop takes `UNCOUNTED_STEPS` before each of its blocks.
+
     Args:
         other: Another checkout, whose trainers are stepped one by one in a process of their own;
             None for none.
@@ -64,11 +66,16 @@ def measure(
     loops: dict[str, Loop] = {"one by one": alone, "fleet": together}
     if subject.is_plain and precision is Precision.FP32:
         loops["torch.vmap"] = WithVmap(subject, members)
+        loops["bare kernels"] = BareKernels(subject, members)
     for loop in loops.values():
         _run(loop, _WARM_UP_STEPS)
 
     def block(loop: Loop) -> Callable[[], float]:
-        return lambda: seconds_of(partial(_run, loop, steps), CPU)
+        def seconds() -> float:
+            _run(loop, UNCOUNTED_STEPS)
+            return seconds_of(partial(_run, loop, steps), CPU)
+
+        return seconds
 
     blocks = {name: block(loop) for name, loop in loops.items()}
     with ExitStack() as processes:
@@ -84,7 +91,7 @@ def measure(
         Comparison(
             versus=name,
             ratio=Spread.of([cost[name] / cost["fleet"] for cost in costs]),
-            target=targets[name] if precision is Precision.FP32 else None,
+            target=targets.get(name) if precision is Precision.FP32 else None,
         )
         for name in blocks
         if name != "fleet"

@@ -1,4 +1,4 @@
-"""The loops that are compared: one after the other, a fleet, and ``torch.vmap``.
+"""The loops that are compared: one after the other, a fleet, ``torch.vmap``, and bare kernels.
 
 Shapes: F members, B rows, I inputs, O outputs.
 """
@@ -15,6 +15,7 @@ from torch.func import functional_call, stack_module_state
 
 from benchmarks.fleet.models import Batch, Subject
 from infrastructure.fleet import Fleet, FleetMember
+from infrastructure.fleet.stacked_layers import Memory, differentiate_layers, run_layers
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 
 CPU = torch.device("cpu")
@@ -97,6 +98,11 @@ class WithVmap:
 
         self._run = torch.vmap(run)
 
+    @property
+    def stacks(self) -> Sequence[Tensor]:
+        """Parameters, ``[F, *shape]`` each."""
+        return list(self._stacks.values())
+
     def step(self) -> None:
         """Take one step of every member."""
         batches = [next(each) for each in self._batches]
@@ -112,6 +118,59 @@ class WithVmap:
             each.mul_(clip_F.view(-1, *[1] * (each.dim() - 1)))
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+
+class BareKernels:
+    """The kernels of a fleet's step on stacks, and nothing else: perceptrons in FP32 on a CPU.
+
+    What a fleet needs above it is what it does for each member. Nothing is clipped or checked.
+
+    Attributes:
+        stacks: Parameters, ``[F, *shape]`` each.
+    """
+
+    def __init__(self, subject: Subject, members: int) -> None:
+        models = [subject.build(i) for i in range(members)]
+        self._layers = list(models[0].children())
+        stacks, _ = stack_module_state(models)
+        self.stacks = [stack.detach() for stack in stacks.values()]
+        self._means, self._squares = (list(map(torch.zeros_like, self.stacks)) for _ in range(2))
+        self._steps = [torch.zeros(()) for _ in self.stacks]
+        self._batches = _cycles(subject, members, CPU)
+        self._memory = Memory()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step of every member."""
+        batches = [next(each) for each in self._batches]
+        before = self._memory.values
+        x_FBI = torch.stack([each["x"] for each in batches], out=before[0] if before else None)
+        y_FBO = torch.stack([each["y"] for each in batches])
+        output_FBO, saved = run_layers(self._layers, None, x_FBI, self.stacks, self._memory)
+        error_FBO = y_FBO.sub_(output_FBO)
+        error_FBO.square().mean((1, 2))
+        error_FBO.mul_(-2.0 / output_FBO[0].numel())
+        gradients = differentiate_layers(
+            self._layers, saved, output_FBO.dtype, error_FBO, memory=self._memory
+        )
+        norms = [torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients]
+        torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        torch._foreach_add_(self._steps, 1.0)
+        torch._fused_adamw_(
+            self.stacks,
+            gradients,
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            lr=_LEARNING_RATE,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.01,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def _trainer(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.fleet.__main__ import measure, require_equal
-from benchmarks.fleet.loops import InAFleet, OneByOne, WithVmap
+from benchmarks.fleet.loops import BareKernels, InAFleet, OneByOne, WithVmap
 from benchmarks.fleet.models import subjects
 from infrastructure.training import Precision
 
@@ -17,8 +17,8 @@ PLAIN, *_, WORLD = subjects()[:4]
 @pytest.mark.parametrize("subject", [PLAIN, WORLD])
 def test_it_measures_what_gives_the_same_bits(subject):
     gains = measure(subject, 2, Precision.FP32, rounds=2, steps=1)
-    versus = ["one by one", "torch.vmap"] if subject.is_plain else ["one by one"]
-    assert [gain.versus for gain in gains] == versus
+    own = ["torch.vmap", "bare kernels"] if subject.is_plain else []
+    assert [gain.versus for gain in gains] == ["one by one", *own]
     assert all(gain.ratio.median > 0 for gain in gains)
 
 
@@ -32,14 +32,15 @@ def test_another_checkout_is_measured_in_a_process_of_its_own(tmp_path):
         measure(WORLD, 2, Precision.FP32, rounds=1, steps=1, other=tmp_path)
 
 
-def test_vmap_trains_the_same_models():
-    alone, vmap = OneByOne(PLAIN, 2, Precision.FP32), WithVmap(PLAIN, 2)
+@pytest.mark.parametrize("kind", [WithVmap, BareKernels])
+def test_the_loops_train_the_same_models(kind):
+    alone, stacked = OneByOne(PLAIN, 2, Precision.FP32), kind(PLAIN, 2)
     for _ in range(3):
         alone.step()
-        vmap.step()
+        stacked.step()
     for i, trainer in enumerate(alone.trainers):
-        for name, parameter in trainer.model.named_parameters():
-            torch.testing.assert_close(vmap._stacks[name][i], parameter, rtol=1e-3, atol=1e-4)
+        for stack, parameter in zip(stacked.stacks, trainer.model.parameters(), strict=True):
+            torch.testing.assert_close(stack[i], parameter, rtol=1e-3, atol=1e-4)
 
 
 def test_a_bit_that_differs_is_an_error():
