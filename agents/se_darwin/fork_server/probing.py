@@ -23,7 +23,7 @@ from .confinement import limit_cpu
 from .given_modules import import_program
 from .in_process_candidate import CANDIDATE_FILE, EndlessError
 from .suite_runner import SuiteRequest, SuiteRunner
-from .value_text import error_text, value_text
+from .value_text import error_text, sharing, value_text
 from .visits import Visit, Visits
 
 MAX_ITEMS = 200
@@ -282,12 +282,13 @@ class _Evaluator:
         else:
             end, result = _ENDS.get(id(value), ""), ""
             if not end:
-                end, result = "return", _named(value, same, "") + value_text(value)
+                end, result = "return", _named(value, same, "") + value_text(value) + sharing(value)
         texts = []
         for name in sorted((names | visit.names) if names is not None else ()):
             value = variables.get(name, _NEXT)
             if value is not self._base.get(name, _NEXT):
-                texts.append((name, _named(value, same, name) + value_text(value)))
+                text = value_text(value) + sharing(value)
+                texts.append((name, _named(value, same, name) + text))
         return end, result, tuple(texts), tuple(self._yielded)
 
     def _interrupt(self, _: int, frame: FrameType | None) -> None:

@@ -14,6 +14,7 @@ from .canonical import UncomparableError, canonical
 from .object_fields import fields_of
 
 _MAX_DEPTH = 8
+_MOST_PARTS = 1000
 _RAISE = opmap["RAISE_VARARGS"]
 
 
@@ -43,6 +44,28 @@ def value_text(value: object, depth: int = 0) -> str:
         f"{value_text(key, deeper)}: {value_text(each, deeper)}" for key, each in table.items()
     ]
     return f"{kind}({', '.join(sorted(pairs))})"
+
+
+def sharing(value: object) -> str:
+    """Return where *value* contains a list, dictionary or set again; empty if it does not.
+
+    Two values of equal text differ in it if a change of one part changes another part of one only.
+    """
+    numbers: dict[int, int] = {}
+    again: list[str] = []
+    waiting = [value]
+    while waiting and len(numbers) < _MOST_PARTS:
+        part = waiting.pop()
+        if isinstance(part, list | dict | set):
+            if id(part) in numbers:
+                again.append(f"{len(numbers)}={numbers[id(part)]}")
+                continue
+            numbers[id(part)] = len(numbers)
+        if isinstance(part, dict):
+            waiting += part.values()
+        elif isinstance(part, list | tuple):
+            waiting += part
+    return f" shared {' '.join(again)}" if again else ""
 
 
 def error_text(error: BaseException) -> str:

@@ -76,6 +76,12 @@ def test_effects_are_shares_of_failing_and_passing_checks(sandbox: Sandbox) -> N
     assert effects["comparison Lt -> Gt"].same_as != effects["comparison Lt -> NotEq"].same_as
 
 
+def test_a_list_of_one_shared_list_is_not_that_of_several(sandbox: Sandbox) -> None:
+    code = "def rows(n):\n    found = [[]] * n\n    found[0].append(n)\n    return found\n"
+    effects = measure(make_task(code, ((2,), [[2], []])), sandbox, kind="container")
+    assert effects["container [[]] * n -> [[] for _ in range(n)]"].failing == 1.0
+
+
 def test_effects_of_further_edits_are_those_in_the_edited_program(sandbox: Sandbox) -> None:
     code = "def larger(a, b):\n    if a > a:\n        return a - 1\n    return b\n"
     task = make_task(code, ((1, 2), 2), ((3, 1), 3), ((5, 2), 5))

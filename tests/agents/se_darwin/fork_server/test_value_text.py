@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.se_darwin.fork_server.value_text import error_text, value_text
+from agents.se_darwin.fork_server.value_text import error_text, sharing, value_text
 
 
 class Point:
@@ -68,3 +68,17 @@ def test_arguments_of_an_exception_count_if_the_program_raises_it(code: str, tex
     with pytest.raises((ValueError, IndexError)) as caught:
         exec(code, {})
     assert error_text(caught.value) == text
+
+
+def test_lists_that_are_one_object_are_told_from_equal_ones() -> None:
+    row = [0]
+    assert sharing([row, row])
+    assert sharing(([row], {"a": row}))
+    assert sharing([[0], [0]]) == sharing([1, 1, "a", "a"]) == sharing(row) == ""
+    assert sharing([row, [1], row]) != sharing([row, row, [1]])
+
+
+def test_a_value_that_contains_itself_is_shared() -> None:
+    row: list[object] = []
+    row.append(row)
+    assert sharing(row)
