@@ -9,6 +9,7 @@ from math import exp, log
 
 from agents.se_darwin.certainty.behaviour import Behaviour, key
 from agents.se_darwin.certainty.inputs import ProgramInput
+from agents.se_darwin.certainty.leftovers import count_leftovers
 from agents.se_darwin.tasks.evaluation import Evaluation
 
 # Evidence is a logarithm: a cost of 1 makes a repair e times less credible.
@@ -19,6 +20,7 @@ FAILURE_COST = 4.0  # if it fails on all inputs and the program as given does no
 NO_RESULT_COST = 2.0  # if it returns None on all inputs
 EXAMPLE_COST = 10.0  # of each contradicted example
 CATCH_ALL_COST = 1.0  # of each handler of every exception
+LEFTOVER_COST = 1.5  # of each statement or variable that does nothing
 
 _NOTHING = "None"
 
@@ -62,8 +64,9 @@ def weigh(
     A repair is credible if it has few edits, if the ranker expected it, if it leaves alone what the
     program as given does near passing tests, if it does not fail on inputs on which the program
     as given does not, if it returns None nowhere, unless the calls of the tests do, if it does
-    what the examples in the docstring show, and if it does not catch every exception. Inputs that
-    are unlike the calls of the tests do not count.
+    what the examples in the docstring show, if it does not catch every exception, and if it leaves
+    nothing in the program that does nothing. Inputs that are unlike the calls of the tests do not
+    count.
 
     Args:
         repairs: Repairs, with the fewest edits possible.
@@ -87,6 +90,7 @@ def weigh(
             - FAILURE_COST * failed / (len(useful) + 1)
             - NO_RESULT_COST * nothing / (len(useful) + 1)
             - CATCH_ALL_COST * _catch_alls(repair.source)
+            - LEFTOVER_COST * count_leftovers(repair.source)
         )
     highest = max(scores)
     weights = [exp(score - highest) for score in scores]

@@ -80,6 +80,21 @@ def test_a_repair_that_catches_every_exception_is_less_credible(
     assert weighed[0].belief == weighed[1].belief > 2 * weighed[2].belief
 
 
+def test_a_repair_that_leaves_dead_code_is_less_credible(repair: Make, outputs: Make) -> None:
+    code = "def solve(x):\n    return x\n"
+    repairs = [replace(repair(), source=code + rest) for rest in ("    return 2 * x\n", "")]
+    weighed = weigh(
+        repairs,
+        [outputs("1")] * 2,
+        outputs("2"),
+        inputs=INPUTS[:1],
+        is_passing=[True],
+        evidence=[0.0] * 2,
+    )
+    assert [each.repair for each in weighed] == repairs[::-1]
+    assert weighed[0].belief > 0.7
+
+
 @pytest.mark.parametrize(
     "worse",
     [

@@ -1,0 +1,52 @@
+"""What a repair leaves in the program although it no longer does anything."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+_EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+_BLOCKS = ("body", "orelse", "finalbody")
+
+
+def count_leftovers(source: str) -> int:
+    """Return how many statements and variables of a program do nothing.
+
+    Counted are statements behind one that leaves their block, conditions that are constants or
+    compare an expression with itself, assignments of a variable to itself, and names that the
+    program sets or takes as parameters and never reads.
+    """
+    tree = ast.parse(source)
+    return sum(_idle(node) for node in ast.walk(tree)) + len(_never_read(tree))
+
+
+def _idle(node: ast.AST) -> int:
+    found = sum(isinstance(each, _EXITS) for block in _blocks_of(node) for each in block[:-1])
+    if isinstance(node, ast.If | ast.While):
+        found += isinstance(node.test, ast.Constant)
+    elif isinstance(node, ast.Compare):
+        found += any(ast.unparse(each) == ast.unparse(node.left) for each in node.comparators)
+    elif isinstance(node, ast.Assign):
+        found += any(ast.unparse(each) == ast.unparse(node.value) for each in node.targets)
+    return found
+
+
+def _blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for role in _BLOCKS:
+        block = getattr(node, role, None)
+        if isinstance(block, list):
+            yield block
+
+
+def _never_read(tree: ast.Module) -> set[str]:
+    """Names that are local to a function, or parameters, and never read in it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+            read = {each.id for each in names if not isinstance(each.ctx, ast.Store)}
+            parts = ast.walk(node.args)
+            own = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+            own |= {each.arg for each in parts if isinstance(each, ast.arg)}
+            found |= {f"{node.name} {name}" for name in own - read - {"_", "self", "cls"}}
+    return found
