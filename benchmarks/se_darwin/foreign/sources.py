@@ -12,10 +12,11 @@ from benchmarks.se_darwin.foreign.written_bugs import written_bugs
 
 SOURCES: Mapping[str, Callable[[], list[ForeignBug]]] = {
     "handwritten": handwritten_bugs,
+    "practice": partial(written_bugs, "practice"),
     "written": written_bugs,
     **{source: partial(read_built, source) for source in MANIFESTS},
 }
-"""Loaders; ``handwritten`` is there to tune on, the others only to report on."""
+"""Loaders; ``handwritten`` and ``practice`` are there to tune on, the others to report on."""
 
 FOREIGN = ("students", "packages", "algorithms", "written")
 """Sources to report on: sixty bugs each, chosen before the search first saw them."""

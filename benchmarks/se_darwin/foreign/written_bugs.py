@@ -1,9 +1,11 @@
-"""The bugs of the folder ``written``: functions of daily programming, written and broken by hand.
+"""The bugs of the folders ``written`` and ``practice``: functions written and broken by hand.
 
-Their author did not know the agent, what it can edit, nor how it fares on them. 48 have one fault,
-12 have two that belong together; each of 24 classes of faults occurs three times. Every file holds
-one bug: three fields (function, fault classes, fault) and four texts under ``===`` headings. The
-expected values of the hidden tests were computed by the right program.
+``practice`` is there to develop on: its author knows the agent, but wrote the bugs before looking
+at which edits they need. The author of ``written`` did not know the agent, what it can edit, nor
+how it fares on them: 48 have one fault, 12 have two that belong together; each of 24 classes of
+faults occurs three times. Every file holds one bug: three fields (function, fault classes, fault)
+and four texts under ``===`` headings. The expected values of the hidden tests were computed by
+the right program.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.se_darwin.foreign.bug import ForeignBug
 
-_FOLDER = Path(__file__).with_name("written")
+_FOLDER = Path(__file__).parent
 _TEXTS = ("right program", "wrong program", "tests", "hidden tests")
 _FILE = re.compile(
     r"function: ([^\n]+)\nfault class: ([^\n]+)\nfault: ([^\n]+)\n"
@@ -36,23 +38,27 @@ class WrittenBug:
     fault_classes: tuple[str, ...]
 
 
-def written_bugs() -> list[ForeignBug]:
+def written_bugs(source: str = "written") -> list[ForeignBug]:
     """Return the bugs in the order of their names."""
-    return [written.bug for written in read_written()]
+    return [written.bug for written in read_written(source)]
 
 
-def read_written() -> list[WrittenBug]:
-    """Return the bugs with what is wrong in them, in the order of their names."""
-    return [_read(file) for file in sorted(_FOLDER.glob("*.txt"))]
+def read_written(source: str = "written") -> list[WrittenBug]:
+    """Return the bugs with what is wrong in them, in the order of their names.
+
+    Args:
+        source: ``written`` or ``practice``, the name of the folder.
+    """
+    return [_read(file, source) for file in sorted((_FOLDER / source).glob("*.txt"))]
 
 
-def _read(file: Path) -> WrittenBug:
+def _read(file: Path, source: str) -> WrittenBug:
     match = _FILE.fullmatch(file.read_text())
     if match is None:
         raise ValueError(f"{file} lacks a field or one of the headings {', '.join(_TEXTS)}")
     function, classes, fault, right, wrong, tests, hidden_tests = match.groups()
     bug = ForeignBug(
-        source="written",
+        source=source,
         name=file.stem,
         code=wrong,
         function=function,

@@ -34,8 +34,11 @@ def _passes(test: Callable[[], None]) -> bool:
     return True
 
 
-def test_right_programs_pass_all_tests_and_wrong_ones_do_not(outcomes: Outcomes) -> None:
-    for bug in written_bugs():
+@pytest.mark.parametrize("source", ["written", "practice"])
+def test_right_programs_pass_all_tests_and_wrong_ones_do_not(
+    outcomes: Outcomes, source: str
+) -> None:
+    for bug in written_bugs(source):
         assert all(outcomes(bug.right_code, bug.test_code)), bug.name
         assert all(outcomes(bug.right_code, bug.hidden_test_code)), bug.name
         assert not all(outcomes(bug.code, bug.test_code)), bug.name
