@@ -170,6 +170,7 @@ TESTED_BY = {
     "agents/se_darwin/fork_server/server.py": "agents/se_darwin/sandbox/test_sandbox.py",
     "agents/se_darwin/fork_server/log_capture.py": "agents/se_darwin/fork_server/test_fixtures.py",
     "agents/se_darwin/fork_server/refusal.py": "agents/se_darwin/solution/test_preparation.py",
+    "agents/se_darwin/sandbox/found_tests.py": "agents/se_darwin/sandbox/test_pytest_suite.py",
     "agents/se_darwin/solution/recording.py": "agents/se_darwin/command/test_evolve.py",
 }
 

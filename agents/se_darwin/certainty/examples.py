@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agents.se_darwin.edits.edit_space import definition_of
-from agents.se_darwin.sandbox import PytestSuite, Sandbox, TestSources
-from agents.se_darwin.sandbox.pytest_suite import PytestSuiteError
+from agents.se_darwin.sandbox import PytestSuite, PytestSuiteError, Sandbox, TestSources
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -13,22 +13,16 @@ from agents.se_darwin.fork_server.given_modules import module_names
 from agents.se_darwin.fork_server.suite_runner import CHECK_NAME
 from agents.se_darwin.sandbox.call_graph import may_call
 from agents.se_darwin.sandbox.execution import TestCase
+from agents.se_darwin.sandbox.found_tests import (
+    PytestSuiteError,
+    find_tests,
+    is_assert,
+    is_automatic,
+    selector,
+)
 
 _CONTEXT_NAME = "__checking__"
 HERE = "__here__"  # the package of `from . import module`
-
-
-class PytestSuiteError(ValueError):
-    """The caller's tests cannot be run; the message says why and what to do.
-
-    Args:
-        message: The message.
-        missing_modules: Modules that they asked for and the sandbox does not have.
-    """
-
-    def __init__(self, message: str, missing_modules: Collection[str] = ()) -> None:
-        super().__init__(message)
-        self.missing_modules = tuple(missing_modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +125,7 @@ class PytestSuite:
             found, others = _imports(each, module, own_modules)
             names += found
             modules |= others
-        selected = _selector(tests.keyword)
+        selected = selector(tests.keyword)
         if not names and not program.own_modules:
             raise PytestSuiteError(
                 f"the tests do not import the program: write `from {module} import ...` in them"
@@ -139,12 +133,12 @@ class PytestSuite:
         everywhere = [*trees, *own_trees, ast.parse(program.code)]
         goal = _name_in_calls(function)
         automatic = ast.Module(
-            [each for tree in trees for each in tree.body if _is_automatic(each)], []
+            [each for tree in trees for each in tree.body if is_automatic(each)], []
         )
         always = may_call(automatic, goal, everywhere)
         chosen = {
             name: node
-            for name, (node, set_up) in _tests_in(tree).items()
+            for name, (node, set_up) in find_tests(tree).items()
             if selected(name)
             if always or any(may_call(each, goal, everywhere) for each in (node, *set_up))
         }
@@ -159,7 +153,7 @@ class PytestSuite:
         chosen = {name: node for name, node in chosen.items() if isinstance(node, ast.FunctionDef)}
         if not chosen:
             raise PytestSuiteError(f"no test of {function} can be run: {'; '.join(left_out)}")
-        end_checks = [name for name, node in chosen.items() if not _is_assert(node.body[-1])]
+        end_checks = [name for name, node in chosen.items() if not is_assert(node.body[-1])]
         assert_lines = {name: tuple(_split(node.body, count())) for name, node in chosen.items()}
         sources = [ast.unparse(ast.fix_missing_locations(each)) for each in trees]
         last = 1 + len(conftest_trees)
@@ -221,110 +215,11 @@ def _parse(source: str, what: str) -> ast.Module:
         raise PytestSuiteError(f"{what} {are} not Python: {error}") from None
 
 
-_TestNode = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _tests_in(tree: ast.Module) -> dict[str, tuple[_TestNode, list[ast.stmt]]]:
-    """Tests of the module by name, in order, each with what its class has besides tests.
-
-    Raises:
-        PytestSuiteError: There are none.
-    """
-    found = {name: (node, set_up) for name, node, set_up in _tests_below(tree.body, "", [])}
-    if not found:
-        raise PytestSuiteError(
-            "the tests contain no function `def test_...():`; write one with plain asserts"
-        )
-    return found
-
-
-def _tests_below(
-    body: list[ast.stmt], prefix: str, set_up: list[ast.stmt]
-) -> Iterator[tuple[str, _TestNode, list[ast.stmt]]]:
-    for node in body:
-        if isinstance(node, ast.ClassDef) and _is_test_class(node):
-            own = [each for each in node.body if not _is_test(each)]
-            yield from _tests_below(node.body, f"{prefix}{node.name}.", [*set_up, *own])
-        elif isinstance(node, _TestNode) and _is_test(node):
-            yield f"{prefix}{node.name}", node, set_up
-
-
 def _name_in_calls(function: str) -> str:
     """Name in code that calls *function*: of ``Class.__add__``, which operators call, the class."""
     owner, _, name = function.rpartition(".")
     is_special = owner and name.startswith("__") and name.endswith("__")
     return owner.rpartition(".")[2] if is_special else name
-
-
-def _selector(keyword: str) -> Callable[[str], bool]:
-    """Whether a name matches *keyword*: parts of names with ``and``, ``or``, ``not`` and ``()``.
-
-    Raises:
-        PytestSuiteError: It is something else.
-    """
-    allowed = (
-        ast.Expression,
-        ast.BoolOp,
-        ast.And,
-        ast.Or,
-        ast.UnaryOp,
-        ast.Not,
-        ast.Name,
-        ast.Load,
-    )
-    try:
-        tree = ast.parse(keyword or "True", mode="eval")
-        wrong = keyword and not all(isinstance(node, allowed) for node in ast.walk(tree))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        wrong = True
-    if wrong:
-        raise PytestSuiteError(
-            f"{keyword!r} does not select tests: write parts of names with and, or, not and ()"
-        )
-
-    def matches(node: ast.expr, name: str) -> bool:
-        if isinstance(node, ast.BoolOp):
-            join = all if isinstance(node.op, ast.And) else any
-            return join(matches(each, name) for each in node.values)
-        if isinstance(node, ast.UnaryOp):
-            return not matches(node.operand, name)
-        return not isinstance(node, ast.Name) or node.id.lower() in name.lower()
-
-    return lambda name: matches(tree.body, name)
-
-
-def _is_test_class(node: ast.ClassDef) -> bool:
-    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
-    return node.name.startswith("Test") or any(base.endswith("TestCase") for base in bases)
-
-
-def _is_test(node: ast.stmt) -> bool:
-    if not isinstance(node, _TestNode):
-        return False
-    called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
-    is_fixture = any(ast.unparse(each).rpartition(".")[2] == "fixture" for each in called)
-    return node.name.startswith("test") and not is_fixture
-
-
-def _is_automatic(node: ast.stmt) -> bool:
-    """Whether *node* runs before every test of its file."""
-    if not isinstance(node, ast.FunctionDef):
-        return False
-    hooks = ("setup_module", "setUpModule", "setup_function")
-    return node.name in hooks or any("autouse" in ast.unparse(each) for each in node.decorator_list)
-
-
-def _is_assert(node: ast.stmt) -> bool:
-    """Whether *node* is an assert, or calls one of `unittest.TestCase`."""
-    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
-        return isinstance(node, ast.Assert)
-    called = node.value.func
-    return (
-        isinstance(called, ast.Attribute)
-        and isinstance(called.value, ast.Name)
-        and called.value.id == "self"
-        and called.attr.startswith("assert")
-    )
 
 
 def _imports(
@@ -364,7 +259,7 @@ def _is_standard(name: str) -> bool:
 def _split(block: list[ast.stmt], numbers: Iterator[int]) -> Iterator[int]:
     """Turn each assert in *block* into a check; yield the lines of the asserts."""
     for index, statement in enumerate(block):
-        if _is_assert(statement):
+        if is_assert(statement):
             block[index] = ast.copy_location(_check(statement, next(numbers)), statement)
             yield statement.lineno
         elif isinstance(statement, ast.For | ast.While | ast.If):

@@ -19,7 +19,8 @@ from agents.se_darwin.fork_server.probing import ProbeRequest
 from agents.se_darwin.fork_server.wire import Call
 from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
 from agents.se_darwin.sandbox.execution import Execution, Limits, TestCase
-from agents.se_darwin.sandbox.pytest_suite import PytestSuite, PytestSuiteError
+from agents.se_darwin.sandbox.found_tests import PytestSuiteError
+from agents.se_darwin.sandbox.pytest_suite import PytestSuite
 from agents.se_darwin.sandbox.server_process import (
     START_SECONDS,
     SandboxUnavailableError,

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from agents.se_darwin.edits import Edit
-from agents.se_darwin.sandbox import Limits, PytestSuite, Sandbox
-from agents.se_darwin.sandbox.pytest_suite import PytestSuiteError
+from agents.se_darwin.sandbox import Limits, PytestSuite, PytestSuiteError, Sandbox
 from agents.se_darwin.solution.imports import is_available
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation

@@ -22,11 +22,12 @@ from agents.se_darwin.sandbox import (
     Limits,
     ProgramSources,
     PytestSuite,
+    PytestSuiteError,
     Sandbox,
     TestCase,
     TestSources,
 )
-from agents.se_darwin.sandbox.pytest_suite import HERE, PytestSuiteError
+from agents.se_darwin.sandbox.pytest_suite import HERE
 from agents.se_darwin.solution.imports import (
     is_available,
     missing_modules,
