@@ -27,11 +27,13 @@ _FLEET = "fleet"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speed:
-    """Attributes:
-    alone: Steps of each agent per second of CPU time, with nothing else in the process.
-    together: Steps of its members that a fleet takes per second of CPU time.
-    stepped_alone: Reason why the fleet steps a member alone, by name.
-    parameters: Number of each agent's parameters.
+    """Steps per second of CPU time, alone and in a fleet.
+
+    Attributes:
+        alone: Steps of each agent per second of CPU time, with nothing else in the process.
+        together: Steps of its members that a fleet takes per second of CPU time.
+        stepped_alone: Reason why the fleet steps a member alone, by name.
+        parameters: Number of each agent's parameters.
     """
 
     alone: Mapping[str, float]

@@ -33,13 +33,15 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """Attributes:
-    steps: Optimizer steps of a training, at most.
-    loss_scale: Initial loss scale.
-    growth_interval: Steps after which it grows.
-    max_grad_norm: Bound of the norm of the gradient; None for none.
-    batch_size: Rows per step; None for the agent's own.
-    keep_fp32: Modules that stay in FP32.
+    """Length and settings of the trainings.
+
+    Attributes:
+        steps: Optimizer steps of a training, at most.
+        loss_scale: Initial loss scale.
+        growth_interval: Steps after which it grows.
+        max_grad_norm: Bound of the norm of the gradient; None for none.
+        batch_size: Rows per step; None for the agent's own.
+        keep_fp32: Modules that stay in FP32.
     """
 
     steps: int

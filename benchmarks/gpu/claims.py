@@ -17,12 +17,14 @@ RANKS, FLEET, POLICIES = "docs/distributed.md", "docs/fleet.md", "docs/policies.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """Attributes:
-    name: Name in the results.
-    section: Section that decides it, see `plan.SECTIONS`.
-    document: Document that makes it, from the root of the repository.
-    quote: Words of that document.
-    test: What holds if it is true, with the limit.
+    """A claim of the documents about CUDA.
+
+    Attributes:
+        name: Name in the results.
+        section: Section that decides it, see `plan.SECTIONS`.
+        document: Document that makes it, from the root of the repository.
+        quote: Words of that document.
+        test: What holds if it is true, with the limit.
     """
 
     name: str

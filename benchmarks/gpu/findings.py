@@ -14,12 +14,14 @@ Outcome = Literal["proven", "refuted", "not measurable"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """Attributes:
-    claim: Name of the claim.
-    outcome: What became of it.
-    measured: What was measured, in words; empty if nothing was.
-    reason: Reason that it could not be measured; empty if it was.
-    figures: The figures behind it, by name; None for one that is not finite.
+    """What was found about a claim.
+
+    Attributes:
+        claim: Name of the claim.
+        outcome: What became of it.
+        measured: What was measured, in words; empty if nothing was.
+        reason: Reason that it could not be measured; empty if it was.
+        figures: The figures behind it, by name; None for one that is not finite.
     """
 
     claim: str

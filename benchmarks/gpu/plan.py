@@ -13,10 +13,12 @@ _SECTIONS = "benchmarks.gpu.sections"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """Attributes:
-    name: Name on the command line and in the results.
-    module: Module whose ``run`` decides its claims.
-    seconds: Time that it is sure to get.
+    """A part of the run, in a process of its own.
+
+    Attributes:
+        name: Name on the command line and in the results.
+        module: Module whose ``run`` decides its claims.
+        seconds: Time that it is sure to get.
     """
 
     name: str

@@ -16,11 +16,13 @@ from benchmarks.gpu.supervise import SectionEnd
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
-    """Attributes:
-    machine: Device, driver, versions, commit and time.
-    rehearsal: Whether it ran on a CPU, to try the machinery.
-    seconds: Time of the whole.
-    ends: Sections that were asked for.
+    """All that a run found.
+
+    Attributes:
+        machine: Device, driver, versions, commit and time.
+        rehearsal: Whether it ran on a CPU, to try the machinery.
+        seconds: Time of the whole.
+        ends: Sections that were asked for.
     """
 
     machine: Mapping[str, str]

@@ -27,10 +27,12 @@ SINGLE = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """Attributes:
-    model: The trained model.
-    events: Events of the training.
-    logs: Its log entries.
+    """A training with what it reported.
+
+    Attributes:
+        model: The trained model.
+        events: Events of the training.
+        logs: Its log entries.
     """
 
     model: torch.nn.Module

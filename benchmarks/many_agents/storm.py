@@ -64,15 +64,17 @@ class Obedience:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Attributes:
-    agents: Number of agents.
-    due: Number of those that become due.
-    finish: Number of runs with whose end the watch ends, too.
-    slots: Workers at once.
-    idle_seconds: Time for which the idle daemon is watched.
-    flip_seconds: Time between two changes of the flag.
-    scrape_seconds: Time between two scrapes, with which the control API is asked, too.
-    forked: What is forked; the idle daemon is always one that was started.
+    """What a storm of due agents consists of, and how long it is watched.
+
+    Attributes:
+        agents: Number of agents.
+        due: Number of those that become due.
+        finish: Number of runs with whose end the watch ends, too.
+        slots: Workers at once.
+        idle_seconds: Time for which the idle daemon is watched.
+        flip_seconds: Time between two changes of the flag.
+        scrape_seconds: Time between two scrapes, with which the control API is asked, too.
+        forked: What is forked; the idle daemon is always one that was started.
     """
 
     agents: int

@@ -29,11 +29,13 @@ _UP = "genesis_plugin_up"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scrape:
-    """Attributes:
-    bytes: Size of the answer.
-    seconds: Wall time until it was read.
-    tick_age_seconds: Time since the loop's last round began, when the answer was made.
-    ready: Agents that are up.
+    """One answer of the metrics endpoint.
+
+    Attributes:
+        bytes: Size of the answer.
+        seconds: Wall time until it was read.
+        tick_age_seconds: Time since the loop's last round began, when the answer was made.
+        ready: Agents that are up.
     """
 
     bytes: int

@@ -68,9 +68,11 @@ def plot_shares(
 
 
 class Band(NamedTuple):
-    """Attributes:
-    x: Position of each point.
-    middle, low, high: Value of each point, and the bounds of its interval.
+    """A line of a plot, with an interval at each point.
+
+    Attributes:
+        x: Position of each point.
+        middle, low, high: Value of each point, and the bounds of its interval.
     """
 
     x: Sequence[float]

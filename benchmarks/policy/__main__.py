@@ -37,12 +37,14 @@ OUTPUT = Path("benchmark_results/policy")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """Attributes:
-    prompts: Number of prompts.
-    new_tokens: Longest completion.
-    group: Completions of each prompt.
-    steps: Steps of pretraining; 0 for a model from a folder.
-    resamples: Resamples of the intervals.
+    """Size of the measurements.
+
+    Attributes:
+        prompts: Number of prompts.
+        new_tokens: Longest completion.
+        group: Completions of each prompt.
+        steps: Steps of pretraining; 0 for a model from a folder.
+        resamples: Resamples of the intervals.
     """
 
     prompts: int

@@ -22,10 +22,12 @@ STATS = ("dropped_fraction", "clipped_fraction", "weight_mean", "token_ess", "se
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectionResult:
-    """Attributes:
-    precision: Of rollout and trainer.
-    correction: Its name.
-    stats: Each of `STATS` with its interval.
+    """Effect of one correction in one precision.
+
+    Attributes:
+        precision: Of rollout and trainer.
+        correction: Its name.
+        stats: Each of `STATS` with its interval.
     """
 
     precision: str

@@ -68,17 +68,20 @@ CELLS = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factorial:
-    """Attributes:
-    tokens: Number of tokens of the batch.
-    shares: Share of the variance of log k3 between the cells, by factor; "interactions" is the
-        rest.
-    changes: k3 after one change divided by k3 before, by half type and change. Before: both sides
-        in the half type, rollout cached and in one batch, heads in half, all tokens possible.
-    heads: k3 by half type and place of the FP32 head.
-    aligned: k3 by half type if both sides run the trainer's own code and one of them has an FP32
-        head; with both heads in half, or both in FP32, it is 0.
-    floor: k3 of FP32 on both sides, by how the rollout computes.
-    bias: k3 in FP32 if the rollout recorded the distribution before truncation.
+    """Shares of the factors in the difference of rollout and trainer.
+
+    Attributes:
+        tokens: Number of tokens of the batch.
+        shares: Share of the variance of log k3 between the cells, by factor; "interactions" is the
+            rest.
+        changes: k3 after one change divided by k3 before, by half type and change. Before: both
+            sides in the half type, rollout cached and in one batch, heads in half, all tokens
+            possible.
+        heads: k3 by half type and place of the FP32 head.
+        aligned: k3 by half type if both sides run the trainer's own code and one of them has an
+            FP32 head; with both heads in half, or both in FP32, it is 0.
+        floor: k3 of FP32 on both sides, by how the rollout computes.
+        bias: k3 in FP32 if the rollout recorded the distribution before truncation.
     """
 
     tokens: int

@@ -64,10 +64,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Attributes:
-    round: Rounds trained, those with demonstrations included.
-    reward: Held-out reward.
-    cpu_seconds: CPU time of the training so far, over all its parts.
+    """An evaluation on a learning curve.
+
+    Attributes:
+        round: Rounds trained, those with demonstrations included.
+        reward: Held-out reward.
+        cpu_seconds: CPU time of the training so far, over all its parts.
     """
 
     round: int
@@ -77,12 +79,14 @@ class Point:
 
 @dataclass(slots=True)
 class Curve:
-    """Attributes:
-    points: One for each evaluation.
-    warm_up_rounds: Rounds until the last demonstration.
-    warm_reward: Held-out reward after it.
-    k3: Round and k3 above its floor, in nats per token, of each comparison of rollout and
-        trainer, if there were any.
+    """The learning curve of one training.
+
+    Attributes:
+        points: One for each evaluation.
+        warm_up_rounds: Rounds until the last demonstration.
+        warm_reward: Held-out reward after it.
+        k3: Round and k3 above its floor, in nats per token, of each comparison of rollout and
+            trainer, if there were any.
     """
 
     points: list[Point]

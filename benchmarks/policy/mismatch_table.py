@@ -31,11 +31,13 @@ RATIOS = ("k3", "mean_difference")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairResult:
-    """Attributes:
-    rollout: Precision of the rollout.
-    trainer: Precision of the trainer.
-    tokens: Number of tokens compared.
-    measures: Each of `MEASURES` with its interval.
+    """Difference of rollout and trainer in one pair of precisions.
+
+    Attributes:
+        rollout: Precision of the rollout.
+        trainer: Precision of the trainer.
+        tokens: Number of tokens compared.
+        measures: Each of `MEASURES` with its interval.
     """
 
     rollout: str

@@ -56,12 +56,14 @@ _PROMPT = 16  # characters of a prompt
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """Attributes:
-    name: Name in tables and files.
-    model: The policy, float32, its head not shared with its embeddings.
-    special: Its special tokens.
-    prompts: Token ids of each prompt.
-    device: Where its roles compute.
+    """A policy to measure, with its prompts.
+
+    Attributes:
+        name: Name in tables and files.
+        model: The policy, float32, its head not shared with its embeddings.
+        special: Its special tokens.
+        prompts: Token ids of each prompt.
+        device: Where its roles compute.
     """
 
     name: str

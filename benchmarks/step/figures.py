@@ -23,12 +23,14 @@ _WARM_UP_STEPS, _COUNTED_STEPS = 2, 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """Attributes:
-    cpu_rounds: Timed blocks of every case on a CPU.
-    cuda_rounds: Timed blocks of every case on CUDA, where there are more cases.
-    phase_rounds: Timed optimizer phases.
-    accuracy_steps: Steps of each training whose accuracy is compared.
-    seeds: Trainings in each precision.
+    """Length of the measurements.
+
+    Attributes:
+        cpu_rounds: Timed blocks of every case on a CPU.
+        cuda_rounds: Timed blocks of every case on CUDA, where there are more cases.
+        phase_rounds: Timed optimizer phases.
+        accuracy_steps: Steps of each training whose accuracy is compared.
+        seeds: Trainings in each precision.
     """
 
     cpu_rounds: int

@@ -17,9 +17,11 @@ _BATCHES = 8  # a loop cycles through them, so that it memorises none
 
 
 class Batch(NamedTuple):
-    """Attributes:
-    x: float32 ``[B, F]``, observations and actions.
-    y: float32 ``[B, F]``, next observations.
+    """A batch of transitions.
+
+    Attributes:
+        x: float32 ``[B, F]``, observations and actions.
+        y: float32 ``[B, F]``, next observations.
     """
 
     x: Tensor

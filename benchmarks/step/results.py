@@ -13,11 +13,13 @@ from benchmarks.step.loops import Mode, Requested
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """Attributes:
-    size: Name in `models.SIZES`.
-    loop: Name in `cases.LOOPS`.
-    precision: Requested precision.
-    mode: ``eager`` or ``graph``.
+    """What is measured: a model in a loop.
+
+    Attributes:
+        size: Name in `models.SIZES`.
+        loop: Name in `cases.LOOPS`.
+        precision: Requested precision.
+        mode: ``eager`` or ``graph``.
     """
 
     size: str
@@ -31,13 +33,15 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Attributes:
-    case: The case.
-    effective: Precision in which products were computed; see `observe.effective_precision`.
-    seconds: Seconds per step, one for each round; all cases of a size share the rounds.
-    host_reads: Host reads per step.
-    peak_bytes: Peak device memory of the model, its optimizer and a step; None on a CPU.
-    note: Difference from the other loops.
+    """Measurement of a case.
+
+    Attributes:
+        case: The case.
+        effective: Precision in which products were computed; see `observe.effective_precision`.
+        seconds: Seconds per step, one for each round; all cases of a size share the rounds.
+        host_reads: Host reads per step.
+        peak_bytes: Peak device memory of the model, its optimizer and a step; None on a CPU.
+        note: Difference from the other loops.
     """
 
     case: Case
@@ -50,9 +54,11 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotRun:
-    """Attributes:
-    case: The case.
-    reason: Reason that there is no measurement.
+    """A case without a measurement.
+
+    Attributes:
+        case: The case.
+        reason: Reason that there is no measurement.
     """
 
     case: Case

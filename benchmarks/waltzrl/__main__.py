@@ -62,12 +62,14 @@ REWARDS: Mapping[str, tuple[FeedbackWeights, FeedbackWeights]] = MappingProxyTyp
 
 
 class Measured(NamedTuple):
-    """Attributes:
-    reward: Key of `REWARDS`.
-    pair: Which pair.
-    rates: Its rates.
-    overflows: Optimizer steps of both agents so far whose gradients overflowed.
-    steps: Optimizer steps of both agents so far.
+    """Rates of one pair of agents after training.
+
+    Attributes:
+        reward: Key of `REWARDS`.
+        pair: Which pair.
+        rates: Its rates.
+        overflows: Optimizer steps of both agents so far whose gradients overflowed.
+        steps: Optimizer steps of both agents so far.
     """
 
     reward: str

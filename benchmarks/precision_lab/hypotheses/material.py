@@ -31,14 +31,16 @@ _MOVES = 4  # corrections of a step's size until the divergence is close to the 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """Attributes:
-    prompts: Prompts of a seed.
-    group: Completions of each.
-    new_tokens: Longest completion.
-    texts: Long texts of a seed.
-    text_tokens: Their length.
-    steps: Steps of pretraining; 0 for a model from a folder.
-    gradient_rows: Sequences whose gradient moves the policy.
+    """Size of the material of one seed.
+
+    Attributes:
+        prompts: Prompts of a seed.
+        group: Completions of each.
+        new_tokens: Longest completion.
+        texts: Long texts of a seed.
+        text_tokens: Their length.
+        steps: Steps of pretraining; 0 for a model from a folder.
+        gradient_rows: Sequences whose gradient moves the policy.
     """
 
     prompts: int
@@ -66,15 +68,17 @@ LOADED = Effort(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """Attributes:
-    seed: Seed of everything random.
-    subject: The reference: a frozen model, float32.
-    completions: Its completions in FP32, those of one prompt next to each other.
-    group: Completions of each prompt.
-    log_probs_BS: Log-probabilities of their tokens by the frozen model in FP32.
-    features_BTH: Features of its last layer for them, FP32.
-    texts: Parts of a text that was not generated, each after one token of prompt.
-    gradient_rows: Sequences whose gradient moves the policy.
+    """What the hypotheses of one seed are tested on.
+
+    Attributes:
+        seed: Seed of everything random.
+        subject: The reference: a frozen model, float32.
+        completions: Its completions in FP32, those of one prompt next to each other.
+        group: Completions of each prompt.
+        log_probs_BS: Log-probabilities of their tokens by the frozen model in FP32.
+        features_BTH: Features of its last layer for them, FP32.
+        texts: Parts of a text that was not generated, each after one token of prompt.
+        gradient_rows: Sequences whose gradient moves the policy.
     """
 
     seed: int

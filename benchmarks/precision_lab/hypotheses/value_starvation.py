@@ -80,12 +80,14 @@ _WATCHED = 20  # last updates whose stagnation is measured
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """Attributes:
-    explained: Share of the returns' variance that the head explains; 0 if it is worse than their
-        mean.
-    stagnation: Mean share of values that an update leaves unchanged, over the last updates.
-    quant_step: `value_quant_step_median` divided by the spread of the returns.
-    ulp: `value_ulp_median` divided by it.
+    """How well a trained value head predicts, and how fine its values are.
+
+    Attributes:
+        explained: Share of the returns' variance that the head explains; 0 if it is worse than
+            their mean.
+        stagnation: Mean share of values that an update leaves unchanged, over the last updates.
+        quant_step: `value_quant_step_median` divided by the spread of the returns.
+        ulp: `value_ulp_median` divided by it.
     """
 
     explained: float

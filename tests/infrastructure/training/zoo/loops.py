@@ -26,10 +26,12 @@ TOLERANCE = {"fp32": 2e-6, "bf16": 1e-3, "fp16": 1e-3}
 
 @dataclass
 class Trained:
-    """Attributes:
-    states: Parameters and buffers of the model and of its running average, after each step.
-    losses: One per step.
-    types: Types of what the model returned, of the objects in it, and of its float tensors.
+    """What a training did, for comparison with another one.
+
+    Attributes:
+        states: Parameters and buffers of the model and of its running average, after each step.
+        losses: One per step.
+        types: Types of what the model returned, of the objects in it, and of its float tensors.
     """
 
     states: list[dict[str, Tensor]]
