@@ -231,7 +231,8 @@ class Leadership:
                     connection = self._connection
                     found = 0 if connection is None else connection.execute(beat).rowcount
             except Exception as error:  # of any kind: without beats another daemon begins
-                self._lost = self._lost or " ".join(str(error).split())
+                cause = getattr(error, "orig", None) or error  # without the statement of SQL
+                self._lost = self._lost or " ".join(str(cause).split())
             else:
                 if found != 1:
                     self._lost = self._lost or "another daemon leads"
