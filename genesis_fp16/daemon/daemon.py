@@ -81,7 +81,7 @@ def serve(settings: Settings) -> None:
         if settings.standby:  # it is scraped, and knows its agents, before it leads
             _listen(stack, settings, metrics, readiness)
             _watch(stack, watch)
-            if not wait_to_lead(lock, signals, metrics, readiness, notices):
+            if not wait_to_lead(lock, signals, metrics, readiness, notices, watch.check_hardware):
                 return
         else:
             lock.acquire()
@@ -153,8 +153,7 @@ class Daemon:
         Raises:
             HardwareProbeError: The device that the settings name cannot be used.
         """
-        if self.watch.hardware_error is not None:
-            raise self.watch.hardware_error
+        self.watch.check_hardware()
         if self.loop.resolver.hardware is None and (hardware := self.watch.hardware) is not None:
             self.loop.resolver.hardware = hardware
             log.info("hardware_known", **asdict(hardware))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -52,16 +53,19 @@ def wait_to_lead(
     metrics: Metrics,
     readiness: Readiness,
     notices: SystemdNotices,
+    check_hardware: Callable[[], None],
 ) -> bool:
     """Wait until this daemon may lead; it may now, unless a signal has come: then False.
 
-    A database that does not answer is waited for, too.
+    A database that does not answer is waited for, too. What *check_hardware* raises, once it is
+    known, ends the wait: this daemon could not lead.
     """
     notices.send("READY=1")
     logged, log_at = "", 0.0
     while not signals.stop_count:
         now = time.monotonic()
         metrics.loop_ticked(time.time(), now)
+        check_hardware()
         try:
             reason = lock.try_to_lead()
         except StoreError as error:

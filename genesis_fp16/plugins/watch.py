@@ -124,6 +124,15 @@ class PluginWatch:
             self._rescan = True
             self._changed.notify_all()
 
+    def check_hardware(self) -> None:
+        """Check that nothing is known against the device that the settings name.
+
+        Raises:
+            HardwareProbeError: It cannot be used.
+        """
+        if self.hardware_error is not None:
+            raise self.hardware_error
+
     def take(self) -> Plugin | None:
         """The next agent whose state has changed, or None."""
         with self._changed:

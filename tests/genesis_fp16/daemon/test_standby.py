@@ -11,6 +11,8 @@ from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.standby import StandbyError, check_standby, wait_for_workers, wait_to_lead
 from genesis_fp16.daemon.systemd import SystemdNotices
 from genesis_fp16.metrics import Metrics
+from genesis_fp16.plugins.probe import HardwareProbeError
+from genesis_fp16.plugins.watch import PluginWatch
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock
 from genesis_fp16.system.signals import Signals
@@ -56,10 +58,10 @@ def test_it_waits_for_the_home_and_a_signal_ends_the_wait(
         lock = DaemonLock(home_settings)
         with DaemonLock(home_settings):
             signals.stop_count = 1
-            assert not wait_to_lead(lock, signals, metrics, readiness, notices)
+            assert not wait_to_lead(lock, signals, metrics, readiness, notices, lambda: None)
             assert lock.try_to_lead().startswith("another daemon still holds GENESIS_HOME (pid")
         signals.stop_count = 0
-        assert wait_to_lead(lock, signals, metrics, readiness, notices)
+        assert wait_to_lead(lock, signals, metrics, readiness, notices, lambda: None)
         assert readiness.problem == "starting"
         assert metrics.last_tick > 0.0, "it is alive for /healthz"
         assert lock.seconds_to_wait() == 0.0, "with SQLite, there are no workers elsewhere"
@@ -81,8 +83,19 @@ def test_a_database_that_does_not_answer_is_waited_for(
             signals.stop_count = 1
 
     with Notices() as notices:
-        assert not wait_to_lead(lock, signals, Metrics(), readiness, notices)
+        assert not wait_to_lead(lock, signals, Metrics(), readiness, notices, lambda: None)
     assert readiness.problem.startswith(
         "standby: database postgresql+psycopg://me@127.0.0.1:1/none"
     )
     assert home_settings.home.is_dir(), "what its probes find could not be kept"
+
+
+def test_a_standby_whose_device_does_not_exist_ends_before_it_is_needed(
+    home_settings: Settings, signals: Signals
+) -> None:
+    watch = PluginWatch(home_settings)
+    watch.hardware_error = HardwareProbeError("cuda:99 does not exist", final=True)
+    lock, readiness = DaemonLock(home_settings), Readiness()
+    with SystemdNotices() as notices, pytest.raises(HardwareProbeError):
+        wait_to_lead(lock, signals, Metrics(), readiness, notices, watch.check_hardware)
+    lock.release()
