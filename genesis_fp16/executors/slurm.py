@@ -155,11 +155,16 @@ class SlurmEngine:
         if missing := [each for each in COMMANDS if shutil.which(each) is None]:
             remedy = "install Slurm's client commands (Debian: slurm-client) and its slurm.conf"
             return [Finding(ok=False, what=f"not installed: {', '.join(missing)}", remedy=remedy)]
+        found: list[Finding] = []
         try:
-            return [_check_version(), self._check_nodes(), self._check_submission()]
+            for check in (_check_version, self._check_nodes, self._check_submission):
+                found.append(check())
+                if check == self._check_nodes and not found[-1].ok:
+                    break  # Slurm would say that the options are wrong
         except EngineError as error:
             what, _, remedy = str(error).partition("; ")
-            return [Finding(ok=False, what=what, remedy=remedy)]
+            found.append(Finding(ok=False, what=what, remedy=remedy))
+        return found
 
     def _check_nodes(self) -> Finding:
         lines = _run("sinfo", "--noheader", "--Node", "--format=%N|%T|%c|%m|%G").splitlines()

@@ -112,3 +112,19 @@ def test_a_reason_in_any_encoding_and_in_two_lines_is_read(commands: Path) -> No
     [status] = SlurmEngine().statuses([JobRef(name="genesis-a")]).values()
     assert status.state is JobState.RUNNING
     assert "n1 is drained: caf" in status.leave
+
+
+def test_the_check_says_that_no_node_takes_jobs_and_not_that_options_are_wrong(
+    commands: Path,
+) -> None:
+    """Slurm says of a cluster that is drained that no node is as the job asks."""
+    say(
+        commands / "sinfo",
+        'case "$*" in *version*) echo slurm 22.05.8;; *) echo "n1|drained|8|2000|";; esac',
+    )
+    say(commands / "sbatch", "echo 'allocation failure: not available' >&2; exit 1")
+    for name in ("squeue", "scancel"):
+        say(commands / name, "exit 0")
+    version, nodes = SlurmEngine().check()
+    assert version.ok
+    assert (nodes.ok, nodes.what) == (False, "no node takes jobs: n1 is drained")
