@@ -102,7 +102,9 @@ def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> It
         what, _, remedy = str(error).partition("; ")
         yield Finding(ok=False, what=what, remedy=remedy)
         return
+    began = time.monotonic()
     said = _wait(engine, ref, place, wait_seconds)
+    waited = time.monotonic() - began
     report = place.read()
     if report is None:
         try:
@@ -111,7 +113,7 @@ def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> It
             said += f"; and it cannot be removed: {error}"
         yield Finding(
             ok=False,
-            what=f"the job {job.name} has not reported within {wait_seconds:g} s: {said}",
+            what=f"the job {job.name} has left no report after {waited:.0f} s: {said}",
             remedy=f"{place.remedy}, and {options.python} must exist there with the same packages",
         )
         return
