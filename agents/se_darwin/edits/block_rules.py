@@ -237,7 +237,7 @@ def update_added(site: Site) -> Iterator[Proposal]:
         return
     stored = [name for name in scope.assigned if name in scope.numeric]
     texts = [f"{name} {operator}= 1" for name in stored[:2] for operator in "+-"]
-    texts += [*_accumulations(site), *_corrections(site)]
+    texts += _accumulations(site)
     texts += [
         f"{name} += {value}" for name in stored[:2] for value in scope.names[:3] if value != name
     ]
@@ -283,19 +283,6 @@ def _accumulations(site: Site) -> list[str]:
         for value in list(dict.fromkeys(values))[:3]
         for operator in "+-"
     ]
-
-
-def _corrections(site: Site) -> list[str]:
-    """``x -= n`` and ``x += n`` where ``x`` is compared with the number ``n``."""
-    test = site.parent.test if isinstance(site.parent, ast.If) and site.role == "body" else None
-    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
-        return []
-    bound = test.comparators[0]
-    if not isinstance(bound, ast.Name | ast.Constant) or ast.unparse(bound) in ("0", "1", "None"):
-        return []
-    if isinstance(bound, ast.Constant) and not isinstance(bound.value, int | float):
-        return []
-    return [f"{test.left.id} {operator}= {ast.unparse(bound)}" for operator in "-+"]
 
 
 def _stored(node: ast.AST) -> list[str]:

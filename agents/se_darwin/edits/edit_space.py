@@ -19,7 +19,6 @@ from agents.se_darwin.edits.regroup_rules import REGROUP_RULES
 from agents.se_darwin.edits.scope import Scope
 from agents.se_darwin.edits.shrink_rules import SHRINK_RULES
 from agents.se_darwin.edits.statement_rules import STATEMENT_RULES
-from agents.se_darwin.edits.unused_rules import UNUSED_RULES
 
 EDIT_KINDS = (
     "comparison",
@@ -93,7 +92,6 @@ _RULES = (
     + PARAMETER_RULES
     + REGROUP_RULES
     + EXCHANGE_RULES
-    + UNUSED_RULES
 )
 _MAX_ANCESTORS = 4
 

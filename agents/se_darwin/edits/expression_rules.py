@@ -185,9 +185,8 @@ def _is_signed(site: Site) -> bool:
     if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and isinstance(
         node.ctx, ast.Load
     ):
-        if isinstance(parent, ast.Tuple):  # a key by which something is sorted
-            return isinstance(site.ancestors[1], ast.Lambda | ast.Call | ast.Return)
-        if isinstance(parent, ast.Lambda | ast.IfExp):
+        is_part = isinstance(parent, ast.Tuple) and isinstance(site.ancestors[1], ast.Lambda)
+        if is_part or isinstance(parent, ast.Lambda | ast.IfExp):  # the order of a sort key
             return True
     return (
         isinstance(node, ast.Name)
@@ -233,11 +232,6 @@ def _is_index_like(site: Site) -> bool:
             and isinstance(parent.func, ast.Name)
             and parent.func.id == "range"
         )
-    if isinstance(site.node, ast.Name) and site.node.id in site.scope.numeric:
-        if isinstance(parent, ast.FormattedValue):
-            return site.role == "value"
-        if isinstance(parent, ast.BinOp) and not isinstance(parent.op, ast.Add | ast.Sub):
-            return True
     simple = isinstance(site.node, ast.Name | ast.BinOp | ast.Call)
     return simple and isinstance(parent, ast.Assign | ast.Return) and site.role == "value"
 

@@ -119,31 +119,6 @@ def clamped(site: Site) -> Iterator[Proposal]:
             )
 
 
-def extreme_kept(site: Site) -> Iterator[Proposal]:
-    """``x = e`` to ``x = max(x, e)`` or ``x = min(x, e)``, in a loop that begins with a value."""
-    node, parent = site.node, site.parent
-    if not isinstance(parent, ast.Assign) or site.role != "value" or not site.in_loop:
-        return
-    [*others, target] = parent.targets
-    if others or not isinstance(target, ast.Name) or target.id not in site.scope.numeric:
-        return
-    if not isinstance(node, ast.Name | ast.BinOp | ast.Call | ast.Subscript | ast.Attribute):
-        return
-    if any(isinstance(each, ast.Name) and each.id == target.id for each in ast.walk(node)):
-        return
-    for name in ("max", "min"):
-        yield Proposal(
-            kind="call_added",
-            old="nothing",
-            new=f"{name}(old, x)",
-            assign=site.replace(
-                lambda name=name: ast.Call(  # type: ignore[misc]
-                    ast.Name(name, ast.Load()), [ast.Name(target.id, ast.Load()), node], []
-                )
-            ),
-        )
-
-
 def list_added(site: Site) -> Iterator[Proposal]:
     """``x`` to ``[x]``."""
     node = site.node
@@ -188,8 +163,6 @@ def method_added(site: Site) -> Iterator[Proposal]:
 def index_added(site: Site) -> Iterator[Proposal]:
     """``x`` to ``x[0]``, ``x[-1]``, ``x[i]``, ``x[1:]``, ``x[:-1]`` or ``x[::-1]``."""
     node = site.node
-    if isinstance(node, ast.ListComp) and isinstance(site.parent, ast.Assign | ast.Return):
-        yield _index_added(site, node, "::-1")
     if not isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
         return
     if not _is_operand(site) or (isinstance(node, ast.Name) and node.id not in site.scope.sized):
@@ -201,16 +174,12 @@ def index_added(site: Site) -> Iterator[Proposal]:
     if site.role == "iter" or isinstance(site.parent, ast.Return):
         indexes += ["1:", ":-1", "::-1"]
     for index in dict.fromkeys(indexes):
-        yield _index_added(site, node, index)
-
-
-def _index_added(site: Site, node: ast.expr, index: str) -> Proposal:
-    return Proposal(
-        kind="index_added",
-        old="nothing",
-        new=index,
-        assign=site.replace(lambda: _indexed(node, index)),
-    )
+        yield Proposal(
+            kind="index_added",
+            old="nothing",
+            new=index,
+            assign=site.replace(lambda index=index: _indexed(node, index)),  # type: ignore[misc]
+        )
 
 
 def _indexed(node: ast.expr, index: str) -> ast.expr:
@@ -241,10 +210,8 @@ def bound_added(site: Site) -> Iterator[Proposal]:
 
 
 def term_added(site: Site) -> Iterator[Proposal]:
-    """``x`` to ``x + y`` or ``x - y`` for a variable or a number ``y``; an index to one modulo."""
+    """``x`` to ``x + y`` or ``x - y``: a variable or a number of the function."""
     node = site.node
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
-        yield from _wrapped_around(site, node)
     if not _is_operand(site) or isinstance(site.parent, ast.BinOp) or site.role == "iter":
         return
     if not isinstance(node, ast.Name | ast.BinOp | ast.Call | ast.Subscript | ast.Attribute):
@@ -274,18 +241,6 @@ def term_added(site: Site) -> Iterator[Proposal]:
                     )
                 ),
             )
-
-
-def _wrapped_around(site: Site, node: ast.BinOp) -> Iterator[Proposal]:
-    """``x[i + 1]`` to ``x[(i + 1) % len(x)]``."""
-    if isinstance(site.parent, ast.Subscript) and site.role == "slice":
-        owner = ast.unparse(site.parent.value)
-        yield Proposal(
-            kind="term_added",
-            old="nothing",
-            new="Mod len",
-            assign=site.replace_text(f"({ast.unparse(node)}) % len({owner})"),
-        )
 
 
 def argument_added(site: Site) -> Iterator[Proposal]:
@@ -401,7 +356,6 @@ GROWTH_RULES = (
     call_added,
     indexes_looped,
     clamped,
-    extreme_kept,
     list_added,
     method_added,
     index_added,

@@ -22,11 +22,10 @@ def value_replaced(site: Site) -> Iterator[Proposal]:
     node = site.node
     if not isinstance(node, (ast.Name, ast.Constant, *_COMPOUND)) or not is_value(node):
         return
-    if isinstance(site.parent, ast.FormattedValue):
-        if isinstance(node, ast.Name) and node.id in site.scope.numeric:
-            yield from (_replaced(site, text) for text in ("0", "1"))
-        return
-    if isinstance(site.parent, ast.Expr | ast.JoinedStr) or site.role == "func":
+    if (
+        isinstance(site.parent, ast.Expr | ast.JoinedStr | ast.FormattedValue)
+        or site.role == "func"
+    ):
         return
     own = ast.unparse(node)
     texts = list(_replacements(site, node))
@@ -35,12 +34,9 @@ def value_replaced(site: Site) -> Iterator[Proposal]:
     for text in dict.fromkeys(texts):
         known = isinstance(node, ast.Name) and text in site.scope.names  # `variable` does these
         if text != own and not known:
-            yield _replaced(site, text)
-
-
-def _replaced(site: Site, text: str) -> Proposal:
-    own = ast.unparse(site.node)
-    return Proposal(kind="value_replaced", old=own[:40], new=text, assign=site.replace_text(text))
+            yield Proposal(
+                kind="value_replaced", old=own[:40], new=text, assign=site.replace_text(text)
+            )
 
 
 def _replacements(site: Site, node: ast.expr) -> Iterator[str]:

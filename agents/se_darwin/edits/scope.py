@@ -18,7 +18,6 @@ _CONTAINERS = (
     *("List", "ListComp", "Set", "SetComp", "Dict", "DictComp", "Tuple", "JoinedStr"),
     *("list", "sorted", "set", "dict", "tuple", "str"),
 )
-_IGNORED = ("self", "cls", "_")
 _LIST_METHODS = ("append", "extend", "insert", "sort", "reverse")
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "replace", "join", "startswith", "endswith")
 
@@ -52,8 +51,6 @@ class Scope:
         inner: Names of the function itself and of those that it defines.
         uses: Where it reads each name, in order of the syntax tree.
         unused: Variables that it sets and never reads.
-        idle: Parameters and variables that it reads only to refuse them, or never; parameters
-            first.
         hidden: Variables that only a lambda function or a comprehension has.
         unknown: Names that it reads and that neither it nor the module nor Python defines.
         unset: Usual start values of names that it changes but assigns nowhere.
@@ -83,7 +80,6 @@ class Scope:
     inner: tuple[str, ...]
     uses: dict[str, tuple[ast.Name, ...]]
     unused: tuple[str, ...]
-    idle: tuple[str, ...]
     hidden: frozenset[str]
     unknown: tuple[str, ...]
     unset: dict[str, tuple[str, ...]]
@@ -115,7 +111,6 @@ class Scope:
             for node in nodes
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
-        read = _read_for_results(nodes)
         uses: dict[str, list[ast.Name]] = {}
         for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -190,11 +185,6 @@ class Scope:
             inner=_unique(node.name for node in nodes if isinstance(node, ast.FunctionDef)),
             uses={name: tuple(found) for name, found in uses.items()},
             unused=tuple(name for name in names if name in stored and name not in uses),
-            idle=tuple(
-                name
-                for name in sorted(names, key=lambda name: name in stored)
-                if name not in read and name not in _IGNORED
-            ),
             hidden=_hidden(nodes),
             unknown=unknown,
             unset=_unset(nodes, {arg.arg for arg in parameters}, unknown),
@@ -426,23 +416,6 @@ def _variables(nodes: tuple[ast.AST, ...]) -> tuple[str, ...]:
             if isinstance(node.ctx, ast.Store):
                 owned.add(node.id)
     return tuple(sorted(owned, key=lambda name: (-uses[name], name)))
-
-
-def _read_for_results(nodes: tuple[ast.AST, ...]) -> set[str]:
-    """Return the names that are read, except in an ``if`` that raises and its condition."""
-    refusing = {
-        id(inner)
-        for node in nodes
-        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise)
-        for part in (node.test, *node.body)
-        for inner in ast.walk(part)
-    }
-    return {
-        node.id
-        for node in nodes
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        if id(node) not in refusing
-    }
 
 
 def _texts(nodes: Iterable[ast.AST]) -> tuple[str, ...]:

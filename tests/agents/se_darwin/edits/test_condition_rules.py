@@ -34,28 +34,6 @@ import pytest
             "return sorted(a, key=lambda k: (-k[1], k[0]))",
         ),
         ("sign", "return a if c else b", "return -a if c else b"),
-        ("sign", "return (a, b)", "return (-a, b)"),
-        ("sign", "f(b, (c, a))", "f(b, (-c, a))"),
-        ("offset", "return c * b / 2", "return (c + 1) * b / 2"),
-        ("offset", "return f'{a}.{c}'", "return f'{a}.{c + 1}'"),
-        ("value_replaced", "return f'{a}.{c}'", "return f'{a}.{0}'"),
-        ("index_added", "a = [c for c in b]", "a = [c for c in b][::-1]"),
-        ("term_added", "return a[c + 1]", "return a[(c + 1) % len(a)]"),
-        (
-            "call_added",
-            "for d, e in a:\n        c = e",
-            "for d, e in a:\n        c = max(c, e)",
-        ),
-        (
-            "update_added",
-            "if c >= 24:\n        b = 1",
-            "if c >= 24:\n        b = 1\n        c -= 24",
-        ),
-        (
-            "update_added",
-            "if c >= b:\n        a = 1",
-            "if c >= b:\n        a = 1\n        c -= b",
-        ),
         (
             "update_added",
             "d = 0\n    e = []\n    for g in a:\n        h = -g\n        e.append((h, d + h))",
