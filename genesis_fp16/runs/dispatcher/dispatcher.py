@@ -339,6 +339,8 @@ class Dispatcher:
 
     def _send_precision(self, active: ActiveAttempt) -> None:
         state = self._precision(active.run_so_far)
+        if state.reason == "device_unknown":
+            return  # a job that an earlier daemon has started keeps the precision that it was given
         if state != active.sent_precision and active.handle is not None:
             self._executor.send(active.handle, SetPrecision(state=state))
             active.sent_precision = state

@@ -14,7 +14,7 @@ from genesis_fp16.executors import Executor, LocalExecutor
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
-from infrastructure.events import PrecisionState
+from infrastructure.events import EventTail, PrecisionState
 from tests.genesis_fp16.executors.process_engine import ProcessCluster
 from tests.patience import wait_until
 
@@ -36,6 +36,7 @@ class Daemons:
         self.settings, self.worker, self._stack = settings, worker, stack
         self.cluster = stack.enter_context(closing(ProcessCluster()))
         self.jumped = 0.0
+        self.precision = FP16
         self.executors: list[Executor] = []
         self.begin(self.cluster.executor(worker))
 
@@ -48,7 +49,7 @@ class Daemons:
         self.store = self._stack.enter_context(closing(Store.open(self.settings)))
         self.executors.append(executor)
         self.dispatcher = Dispatcher(
-            self.store, executor, self.settings, {"a": "x:A"}, lambda _run: FP16, Silent()
+            self.store, executor, self.settings, {"a": "x:A"}, lambda _run: self.precision, Silent()
         )
         self.dispatcher.recover(self.now)
 
@@ -152,6 +153,26 @@ def test_the_next_daemon_adopts_a_run_that_trains(daemons: Daemons) -> None:
     run, [attempt] = daemons.run(), daemons.attempts()
     assert (run.state, run.failures, run.steps) == (RunState.SUCCEEDED, 0, 300)
     assert attempt.exit_code == 0
+
+
+def test_a_job_keeps_its_precision_until_the_next_daemon_knows_the_device(
+    daemons: Daemons,
+) -> None:
+    daemons.until(lambda: daemons.run().steps > 10, "to train")
+    folder = attempt_folder(daemons.settings.home, daemons.attempts()[0])
+
+    def obeyed() -> list[PrecisionState]:
+        events = EventTail(folder / "events.ndjson").read()
+        return [each.state for each in events if each.kind == "precision_changed"]
+
+    daemons.precision = PrecisionState(requested="fp16", effective="fp32", reason="device_unknown")
+    daemons.begin(daemons.cluster.executor(daemons.worker))
+    reached = daemons.run().steps
+    daemons.until(lambda: daemons.run().steps > reached + 20, "to train on")
+    assert obeyed() == [FP16]
+    flag = PrecisionState(requested="fp16", effective="fp32", reason="flag")
+    daemons.precision = flag
+    daemons.until(lambda: obeyed() == [FP16, flag], "to obey the flag")
 
 
 def test_a_daemon_without_the_engine_ends_the_job_and_goes_on_here(daemons: Daemons) -> None:
