@@ -231,6 +231,33 @@ class ExecutorContract:
         wait_until(lambda: all(gone(pid) for pid in pids), f"the end of {pids}")
 
 
+class WorkerContract(ExecutorContract):
+    """What holds for a process of this machine and for a job, whichever engine started it."""
+
+    def test_a_worker_runs_to_its_end(self, attempts: Attempts) -> None:
+        spec = attempts.spec(steps=2)
+        handle = attempts.submit(spec)
+        assert attempts.ended(handle) == ExitStatus(exit_code=0)
+        assert attempts.executor.poll(handle) is not None, "an end stays an end"
+        check_what_is_left(spec)
+
+    @pytest.mark.parametrize(
+        ("how", "status"),
+        [({"exit": 78}, ExitStatus(exit_code=78)), ({"kill": 11}, ExitStatus(signal=11))],
+    )
+    def test_the_exit_status_is_reported(self, attempts: Attempts, how, status) -> None:
+        assert attempts.ended(attempts.submit(attempts.spec(**how))) == status
+
+    def test_commands_arrive_in_time_and_a_stop_is_obeyed(self, attempts: Attempts) -> None:
+        spec, handle = attempts.start(steps=10**9)
+        assert attempts.executor.poll(handle) is None
+        assert attempts.executor.waiting(handle) == ""
+        attempts.roll_back(spec, handle)
+        attempts.executor.send(handle, Stop(reason="shutdown"))
+        assert attempts.ended(handle) == ExitStatus(exit_code=75)
+        assert int((spec.run_folder / "step").read_text()) > 0, "no checkpoint was written"
+
+
 class EngineContract(ExecutorContract):
     """What an engine itself can do wrong."""
 
@@ -347,31 +374,8 @@ class EngineContract(ExecutorContract):
         engine.close()
 
 
-class LauncherContract(EngineContract):
+class LauncherContract(WorkerContract, EngineContract):
     """What the launcher and its files do the same way whichever engine started it."""
-
-    def test_a_worker_runs_to_its_end(self, attempts: Attempts) -> None:
-        spec = attempts.spec(steps=2)
-        handle = attempts.submit(spec)
-        assert attempts.ended(handle) == ExitStatus(exit_code=0)
-        assert attempts.executor.poll(handle) is not None, "an end stays an end"
-        check_what_is_left(spec)
-
-    @pytest.mark.parametrize(
-        ("how", "status"),
-        [({"exit": 78}, ExitStatus(exit_code=78)), ({"kill": 11}, ExitStatus(signal=11))],
-    )
-    def test_the_exit_status_is_reported(self, attempts: Attempts, how, status) -> None:
-        assert attempts.ended(attempts.submit(attempts.spec(**how))) == status
-
-    def test_commands_arrive_in_time_and_a_stop_is_obeyed(self, attempts: Attempts) -> None:
-        spec, handle = attempts.start(steps=10**9)
-        assert attempts.executor.poll(handle) is None
-        assert attempts.executor.waiting(handle) == ""
-        attempts.roll_back(spec, handle)
-        attempts.executor.send(handle, Stop(reason="shutdown"))
-        assert attempts.ended(handle) == ExitStatus(exit_code=75)
-        assert int((spec.run_folder / "step").read_text()) > 0, "no checkpoint was written"
 
     def test_the_next_daemon_takes_over_a_running_job(self, attempts: Attempts) -> None:
         spec, handle = attempts.start(steps=10**9)

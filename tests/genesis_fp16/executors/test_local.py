@@ -21,6 +21,7 @@ from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import AgentSettings, Settings
 from infrastructure.events import EventTail, PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
+from tests.genesis_fp16.executors.contract import WorkerContract
 from tests.patience import gone
 
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -85,6 +86,19 @@ def ended(executor: LocalExecutor, handle: Handle, until) -> ExitStatus:
     return found[-1]
 
 
+class LocalCluster:
+    def executor(self, worker: tuple[str, ...]) -> LocalExecutor:
+        return LocalExecutor(worker)
+
+
+class TestContract(WorkerContract):
+    """See `WorkerContract`; the tests below have what only a process of this machine does."""
+
+    @pytest.fixture
+    def cluster(self) -> LocalCluster:
+        return LocalCluster()
+
+
 def test_a_worker_runs_to_its_end(executor, spec, until) -> None:
     made = spec(steps=2)
     handle = executor.submit(made)
@@ -94,28 +108,6 @@ def test_a_worker_runs_to_its_end(executor, spec, until) -> None:
     assert RunSpec.model_validate_json(path.read_bytes()) == made
     assert path.stat().st_mode & 0o777 == 0o600, "the agent's settings may be secret"
     assert not executor.recover(handle)
-
-
-@pytest.mark.parametrize(
-    ("how", "status"),
-    [({"exit": 78}, ExitStatus(exit_code=78)), ({"kill": 11}, ExitStatus(signal=11))],
-)
-def test_the_exit_status_is_reported(executor, spec, until, how, status: ExitStatus) -> None:
-    assert ended(executor, executor.submit(spec(**how)), until) == status
-
-
-def test_a_stop_is_obeyed(executor, started, until) -> None:
-    made, handle = started(steps=10**9)
-    assert executor.poll(handle) is None
-    executor.send(handle, SetPrecision(state=FP32))
-    executor.send(handle, Stop(reason="shutdown"))
-    assert ended(executor, handle, until) == ExitStatus(exit_code=75)
-    acknowledged = [
-        event.state
-        for event in EventTail(made.events_path).read()
-        if event.kind == "precision_changed"
-    ]
-    assert acknowledged == [FP16, FP32]
 
 
 def test_the_worker_is_in_its_own_session(executor, started) -> None:
