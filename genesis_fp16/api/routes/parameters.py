@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias
 
 from fastapi import Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from genesis_fp16.api.access import Caller, caller_of
 from genesis_fp16.api.readings import Readings
-from genesis_fp16.domain.reason import LONGEST_REASON
+from genesis_fp16.domain.reason import LONGEST_REASON, ReasonMissingError, one_line
 from genesis_fp16.runs.run_folder import RUN_ID
 from infrastructure.agent_contract.agent import AGENT_NAME
 
@@ -36,14 +37,24 @@ RunId: TypeAlias = Annotated[
     str, Path(pattern=f"^{RUN_ID.pattern}$", description="Identity of a run.")
 ]
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=500, description="Most entries to return.")]
+
+
+def _not_blank(reason: str) -> str:
+    try:
+        one_line(reason)
+    except ReasonMissingError as error:
+        raise PydanticCustomError("reason_missing", "{error}", {"error": str(error)}) from error
+    return reason
+
+
 Reason: TypeAlias = Annotated[
     str,
     Field(
-        min_length=1,
         max_length=LONGEST_REASON,
-        pattern=r"\S",
         description="Why; recorded in the audit trail.",
+        json_schema_extra={"minLength": 1, "pattern": r"\S"},
     ),
+    AfterValidator(_not_blank),
 ]
 
 

@@ -144,6 +144,13 @@ def test_a_wrong_change_is_refused_whole(api, path: str, change: object) -> None
     assert api.get("/api/audit") == before
 
 
+@pytest.mark.parametrize("blank", ["", " \n", "\x07"])
+def test_a_change_without_a_reason_is_told_to_give_one(api, blank: str) -> None:
+    answer = api.ask("POST", "/api/pauses/begin", {"agent": "se-darwin", "reason": blank})
+    assert answer.status == 422
+    assert answer.json()["errors"] == ["body.reason: give a reason: the audit trail needs one"]
+
+
 def send_form(api, path: str, **fields: str):
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     return api.ask("POST", path, urlencode({"reason": "because", **fields}), headers=form)
