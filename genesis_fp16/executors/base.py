@@ -93,8 +93,12 @@ class Executor(Protocol):
         another thread.
         """
 
-    def kill(self, handle: Handle) -> None:
-        """End the worker, with all attempts that it hosts, and all its descendants at once."""
+    def kill(self, handle: Handle) -> bool:
+        """End the worker, with all attempts that it hosts, and all its descendants at once.
+
+        Returns:
+            Whether it may have been alive.
+        """
 
     def find(self, folder: Path) -> Handle | None:
         """Handle of the job that an earlier daemon ordered for the attempt in *folder*, if any."""

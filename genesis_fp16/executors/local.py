@@ -209,12 +209,13 @@ class LocalExecutor:
             if child.status is None:
                 child.write(self._lease)
 
-    def kill(self, handle: Handle) -> None:
-        """End the worker, its descendants and its process group."""
+    def kill(self, handle: Handle) -> bool:
+        """End the worker, its descendants and its process group; False if it has ended."""
         if not _is_alive(handle):
-            return
+            return False
         kill(living_descendants(handle.pid))
         _kill_group(handle.pid)
+        return True
 
     def find(self, folder: Path) -> Handle | None:
         """None: jobs of an engine cannot be followed from here.

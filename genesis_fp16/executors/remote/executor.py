@@ -331,24 +331,27 @@ class RemoteExecutor:
         """
         self._thread.submit_until = until
 
-    def kill(self, handle: Handle) -> None:
+    def kill(self, handle: Handle) -> bool:
         """Have the launcher kill the worker and its descendants, and then the engine the job.
 
         An engine does not find every descendant. A job that has not started is the engine's alone.
+        An engine that says that a job has ended may be mistaken, so it is asked to end it even so.
+
+        Returns:
+            False if the worker has ended, or the engine says that its job has.
         """
         job = self._jobs.get(handle.job)
-        if job is not None and job.unseen:
-            job.killed = True
-            self._thread.kill(job)
-        elif job is not None and not job.killed:
-            job.killed = True
+        if job is None:
+            return not handle.job and self._processes.kill(handle)
+        if not job.killed and not job.unseen:
             job.unsent += KILL_LINE + b"\n"
             job.flush()
             if job.started and not job.unsent:
                 job.kill_at = time.monotonic() + KILL_SECONDS
+        if not job.killed or job.unseen:
+            job.killed = True
             self._thread.kill(job)
-        elif job is None and not handle.job:
-            self._processes.kill(handle)
+        return job.status.state not in GONE
 
     def trouble_seconds(self) -> float:
         """Seconds for which engine or store have refused a job or not answered; 0 if neither has.

@@ -281,8 +281,8 @@ class Dispatcher:
         if active.stop_cause is None:
             self._send_precision(active)
         elif now >= active.kill_at and active.handle is not None:
-            log.warning("worker_killed", agent=active.run.agent, run_id=active.run.id)
-            self._executor.kill(active.handle)
+            if self._executor.kill(active.handle):
+                log.warning("worker_killed", agent=active.run.agent, run_id=active.run.id)
             active.kill_at = math.inf
 
     def _read(self, now: float, active: ActiveAttempt, deadline: float) -> None:

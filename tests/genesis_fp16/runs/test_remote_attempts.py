@@ -1,5 +1,6 @@
 """Runs whose workers are jobs of an engine: they wait, outlive the daemon, and are lost."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -201,7 +202,9 @@ def test_a_daemon_with_another_home_ends_the_job_before_it_starts_over(
         daemons.until(lambda: "is down" in (daemons.attempts()[0].waiting or ""), "to wait")
         assert f"{attempt.job} of another home is gone" in str(daemons.attempts()[0].waiting)
         daemons.jumped += 5000.0  # beyond the deadlines of the stop and of the run
-        daemons.dispatcher.tick(daemons.now)
+        with capture_logs() as logs:
+            daemons.dispatcher.tick(daemons.now)
+        assert "worker_killed" in [each["event"] for each in logs], "it may still run"
         assert daemons.run().state is RunState.STOPPING
     daemons.until(lambda: len(daemons.attempts()) > 1, "to start over")
     assert process.poll() is not None, "two workers trained one run"
@@ -210,6 +213,26 @@ def test_a_daemon_with_another_home_ends_the_job_before_it_starts_over(
     run = daemons.run()
     assert (run.state, run.failures, run.steps) == (RunState.SUCCEEDED, 0, 300)
     assert len(daemons.attempts()) == 2
+
+
+def test_no_kill_is_logged_of_a_job_of_another_home_that_has_ended(
+    daemons: Daemons, tmp_path: Path
+) -> None:
+    """Its end is believed once the engine has said so for a while; the stop deadline may pass."""
+    daemons.until(lambda: daemons.run().steps > 10, "to train")
+    [name] = daemons.cluster.jobs
+    daemons.cluster.delete(name)
+    executor = daemons.cluster.executor(daemons.worker)
+    executor._grace = 10_000.0
+    daemons.begin(executor, home=tmp_path / "other")
+    daemons.until(lambda: executor._jobs[name].gone_at < math.inf, "the engine to say so")
+    with capture_logs() as logs:
+        daemons.jumped += daemons.settings.stop_timeout_seconds
+        daemons.dispatcher.tick(daemons.now)
+    assert executor._jobs[name].killed, "the engine may be mistaken"
+    assert "worker_killed" not in [each["event"] for each in logs]
+    executor._grace = 0.0
+    daemons.until(lambda: len(daemons.attempts()) > 1, "to start over")
 
 
 def test_a_daemon_without_the_engine_names_the_job_that_it_cannot_end(
