@@ -47,6 +47,7 @@ _MARGIN_SECONDS = 1.0  # between the end of the workers' lease and the successor
 _WATCH_SECONDS = 0.25
 _DRAIN_SECONDS = 2.0  # before the end of the lease at which the leader stops its workers
 _HANGING_SECONDS = 1.5  # after the end of the lease, until a daemon that hangs is ended
+_SUSPENDED_SECONDS = 2.0  # without a look of the watch: no thread of this process ran
 _ADVISORY_KEY = 0x67656E65_73697302  # any constant that no other program uses
 _HOLDER = text(
     "SELECT a.pid, a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
@@ -97,6 +98,9 @@ class Leadership:
         self._begin_at = -math.inf
         self._confirmed = -math.inf
         self._lost = ""
+        self._looked_at = math.inf  # when the watch last ran
+        self._woke_at = -math.inf  # after it had not run for `_slept` seconds
+        self._slept = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.on_beat: Callable[[float], None] = lambda _until: None
@@ -177,8 +181,7 @@ class Leadership:
         if self._thread is None:
             return
         if not self._lost and self._clock() > self.lease_until - _DRAIN_SECONDS:
-            silent = self._clock() - self._confirmed
-            self._lost = f"the database has not answered for {silent:.1f} s"
+            self._lost = self._why_silent()
         if self._lost:
             raise StoreError(f"the lock on the database is lost: {self._lost}; restart")
 
@@ -217,6 +220,7 @@ class Leadership:
         self._confirmed = sent
         self._thread = threading.Thread(target=self._beat, name="leader", daemon=True)
         self._thread.start()
+        self._looked_at = sent
         threading.Thread(target=self._end_if_hanging, name="leader-watch", daemon=True).start()
 
     def _own_row(self) -> Update:
@@ -245,13 +249,47 @@ class Leadership:
         """End this process if it still leads after its workers' lease: its loop hangs.
 
         A query may wait for ever on a connection that passes nothing on; the lock of the home,
-        which a successor may need, would stay taken.
+        which a successor may need, would stay taken. Or the whole process was suspended, and
+        another daemon may lead by now.
         """
         while not self._stopping.wait(_WATCH_SECONDS):
+            self._note_suspension()
             if self._leads and self._clock() > self.lease_until + _HANGING_SECONDS:
-                problem = self._lost or "the database does not answer"
-                log.error("daemon_hangs", problem=problem, consequence="this process ends now")
+                event = "daemon_suspended" if self._was_suspended else "daemon_hangs"
+                log.error(
+                    event,
+                    problem=self._lost or self._why_silent(),
+                    consequence="this process ends now",
+                    remedy="start it again",
+                )
                 os._exit(os.EX_DATAERR)
+
+    def _note_suspension(self) -> None:
+        """Take note that the watch runs, and for how long it did not, if that was long."""
+        now = self._clock()
+        slept, self._looked_at = now - self._looked_at, now
+        if slept > _SUSPENDED_SECONDS:
+            self._woke_at, self._slept = now, slept
+
+    @property
+    def _was_suspended(self) -> bool:
+        """Whether this process did not run for most of the time since the last confirmed beat."""
+        return self._slept_seconds > (self._clock() - self._confirmed) / 2
+
+    @property
+    def _slept_seconds(self) -> float:
+        """Seconds since the last confirmed beat for which this process did not run."""
+        asleep = self._clock() - self._looked_at  # until now, if the watch has not run yet
+        if asleep > _SUSPENDED_SECONDS:
+            return asleep
+        return self._slept if self._woke_at > self._confirmed else 0.0
+
+    def _why_silent(self) -> str:
+        """Why no beat was confirmed for a while."""
+        if self._was_suspended:
+            slept = f"{self._slept_seconds:.1f} s"
+            return f"this process did not run for {slept}: it, or its machine, was suspended"
+        return f"the database has not answered for {self._clock() - self._confirmed:.1f} s"
 
     def _observe(self, connection: Connection) -> bool:
         """Note whether a leader has beaten since; return whether the database knows beats."""

@@ -46,6 +46,7 @@ def test_a_standby_takes_over_from_one_that_is_suspended_and_from_one_that_is_cu
             suspended = machines.take_over(first, relay, second, "suspended")
             first.resume_daemon()
             wait_for(lambda: first.daemon() is None, "the daemon that was suspended to end")
+            assert "not answer" not in first.log, "its database is not to blame"
             third, _ = machines.machine()
             wait_for(third.waits, "the third daemon to wait")
             cut = machines.take_over(second, second_relay, third, "cut")

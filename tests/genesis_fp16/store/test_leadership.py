@@ -104,12 +104,28 @@ def test_a_leader_whose_database_is_silent_stops_before_others_may_begin(daemon:
     clock = Clock()
     first = daemon(clock)
     lead(first)
-    clock.now += 3.9
+    for _ in range(39):
+        clock.now += 0.1
+        first._note_suspension()  # its watch runs
     first.check()
     clock.now += 0.2
     with pytest.raises(StoreError, match=r"has not answered for 4\.1 s"):
         first.check()
     assert first.lease_until - clock.now > 1.0, "while its workers may still write a checkpoint"
+
+
+@pytest.mark.parametrize("first_thread", ["the loop", "the watch"])
+def test_a_leader_that_was_suspended_says_so_and_does_not_blame_its_database(
+    daemon: Lead, first_thread: str
+) -> None:
+    clock = Clock()
+    first = daemon(clock)
+    lead(first)
+    clock.now += 4.1
+    if first_thread == "the watch":
+        first._note_suspension()
+    with pytest.raises(StoreError, match=r"this process did not run for 4\.1 s: it, or its"):
+        first.check()
 
 
 def test_the_workers_of_a_daemon_elsewhere_are_awaited(engine: Engine, daemon: Lead, until) -> None:
