@@ -31,6 +31,7 @@ MODULE = "genesis_fp16.api"
 STOP_SECONDS = 2.0
 FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS = 1.0, 60.0
 STABLE_SECONDS = 60.0  # after which a restart counts as the first
+LISTEN_AGAIN_SECONDS = 10.0  # after a former standby could not listen
 _BACKLOG = 128
 _LONGEST_PATH = 107  # bytes of a Unix socket's path
 
@@ -41,6 +42,13 @@ class ControlListenError(GenesisError, OSError):
     """The control API cannot listen on TCP as the settings ask."""
 
     exit_code = os.EX_CONFIG
+
+    def __init__(self, settings: Settings, error: OSError) -> None:
+        super().__init__(
+            f"the control API cannot listen on {settings.api_host}:{settings.api_port}: "
+            f"{error.strerror or error}; set GENESIS_API_HOST and GENESIS_API_PORT to a free "
+            "address of this machine"
+        )
 
 
 class ApiSpec(BaseModel):
@@ -65,21 +73,37 @@ class ControlApi:
     Args:
         settings: Settings of the daemon.
         clock: Monotonic seconds.
+        reserved: What `reserve_address` returned while the daemon waited to lead. If another
+            program listens there by now, the daemon leads without, and tries again.
 
     Raises:
         TokenError: It is to listen on TCP without a token, or the file of tokens is wrong.
         ControlListenError: The address is in use, or does not belong to this machine.
     """
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        reserved: socket.socket | None = None,
+    ) -> None:
         self._settings, self._clock = settings, clock
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = self._may_start_at = -LONGEST_RESTART_SECONDS
         self._wait_seconds = FIRST_RESTART_SECONDS
         self._listeners: list[socket.socket] = []
         self._path = settings.home.absolute() / SOCKET_NAME
-        if settings.api_port is not None:
-            self._listeners.append(_listen_on_tcp(settings))
+        self._reserved = reserved
+        self._listen_at, self._listen_failed = clock(), False
+        if reserved is not None:
+            self._listen_on_reserved()
+        elif (address := reserve_address(settings)) is not None:
+            try:
+                self._listeners.append(_listen_on(address, settings))
+            except ControlListenError:
+                address.close()
+                raise
         if settings.api_socket:
             self._listen_on_path()
 
@@ -90,6 +114,8 @@ class ControlApi:
 
     def tick(self) -> None:
         """Start the process if a connection waits for it; called in every round of the loop."""
+        if self._reserved is not None and self._clock() >= self._listen_at:
+            self._listen_on_reserved()
         if self._process is not None:
             if self._process.poll() is None:
                 return
@@ -106,6 +132,9 @@ class ControlApi:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
         if self._settings.api_socket:
             with suppress(OSError):
                 self._path.unlink()
@@ -155,6 +184,21 @@ class ControlApi:
         self._wait_seconds = FIRST_RESTART_SECONDS if stable else doubled
         self._may_start_at = now + self._wait_seconds
 
+    def _listen_on_reserved(self) -> None:
+        """Listen where a standby has reserved the address; a leader does all else without."""
+        if self._reserved is None:
+            return
+        try:
+            self._listeners.append(_listen_on(self._reserved, self._settings))
+        except ControlListenError as error:
+            if not self._listen_failed:
+                retry = f"it is tried again every {LISTEN_AGAIN_SECONDS:g} s"
+                log.error("control_api_failed", error=str(error), consequence=retry)
+            self._listen_failed = True
+            self._listen_at = self._clock() + LISTEN_AGAIN_SECONDS
+        else:
+            self._reserved = None
+
     def _listen_on_path(self) -> None:
         """Listen on the socket in the home; without it the daemon does all else."""
         try:
@@ -183,30 +227,44 @@ def check_tokens(settings: Settings) -> None:
         )
 
 
-def _listen_on_tcp(settings: Settings) -> socket.socket:
-    host, port = settings.api_host, settings.api_port
+def reserve_address(settings: Settings) -> socket.socket | None:
+    """Take the TCP address of the control API without listening yet; None if it has none.
+
+    Raises:
+        TokenError: It is to listen on TCP without a token, or the file of tokens is wrong.
+        ControlListenError: The address is in use, or does not belong to this machine.
+    """
+    if settings.api_port is None:
+        return None
     check_tokens(settings)
     try:
         family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            settings.api_host,
+            settings.api_port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        reserved = socket.socket(family, socket.SOCK_STREAM)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(_BACKLOG)
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(address)
         except OSError:
-            listener.close()
+            reserved.close()
             raise
     except OSError as error:  # includes an unknown host name
-        raise ControlListenError(
-            f"the control API cannot listen on {host}:{port}: {error.strerror or error}; set "
-            "GENESIS_API_HOST and GENESIS_API_PORT to a free address of this machine"
-        ) from error
-    name = listener.getsockname()
+        raise ControlListenError(settings, error) from error
+    return reserved
+
+
+def _listen_on(reserved: socket.socket, settings: Settings) -> socket.socket:
+    try:
+        reserved.listen(_BACKLOG)
+    except OSError as error:
+        raise ControlListenError(settings, error) from error
+    name = reserved.getsockname()
     shown = f"[{name[0]}]" if ":" in name[0] else name[0]
     log.info("control_api_listening", url=f"http://{shown}:{name[1]}/", starts="with a request")
-    return listener
+    return reserved
 
 
 def _listen_in(path: Path) -> socket.socket:

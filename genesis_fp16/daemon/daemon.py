@@ -17,7 +17,7 @@ from itertools import islice
 import structlog
 
 import genesis_fp16
-from genesis_fp16.daemon.control import ControlApi
+from genesis_fp16.daemon.control import ControlApi, reserve_address
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.log import configure_logging
 from genesis_fp16.daemon.readiness import Readiness
@@ -78,7 +78,11 @@ def serve(settings: Settings) -> None:
         stack.callback(lock.release)
         metrics, readiness, watch = Metrics(), Readiness(), PluginWatch(settings)
         notices = stack.enter_context(SystemdNotices())
+        address = None
         if settings.standby:  # it is scraped, and knows its agents, before it leads
+            address = reserve_address(settings)
+            if address is not None:
+                stack.callback(address.close)
             _listen(stack, settings, metrics, readiness)
             _watch(stack, watch)
             if not wait_to_lead(lock, signals, metrics, readiness, notices, watch.check_hardware):
@@ -91,7 +95,7 @@ def serve(settings: Settings) -> None:
         run_logger = stack.enter_context(closing(open_run_logger(store)))
         if not settings.standby:
             _listen(stack, settings, metrics, readiness)
-        control = stack.enter_context(closing(ControlApi(settings)))
+        control = stack.enter_context(closing(ControlApi(settings, reserved=address)))
         if not settings.standby:
             _watch(stack, watch)
         daemon = Daemon(settings, store, watch, metrics, run_logger)

@@ -15,9 +15,11 @@ from structlog.testing import capture_logs
 from genesis_fp16.daemon.api_tokens import TokenError, Tokens, read_tokens
 from genesis_fp16.daemon.control import (
     FIRST_RESTART_SECONDS,
+    LISTEN_AGAIN_SECONDS,
     SOCKET_NAME,
     ControlApi,
     ControlListenError,
+    reserve_address,
 )
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -123,6 +125,34 @@ def test_an_address_in_use_is_refused(home_settings: Settings) -> None:
         changes = {"api_port": taken.getsockname()[1], "api_token": TOKEN}
         with pytest.raises(ControlListenError, match="GENESIS_API_PORT to a free address"):
             ControlApi(home_settings.model_copy(update=changes))
+
+
+def test_a_standby_that_leads_does_not_end_if_its_address_was_taken_meanwhile(
+    home_settings: Settings, until: Callable[..., None]
+) -> None:
+    """Nobody else may be left to lead; the address is tried again."""
+    settings = home_settings.model_copy(update={"api_port": 0, "api_token": TOKEN})
+    settings.home.mkdir()
+    now, reserved = [0.0], reserve_address(settings)
+    assert reserved is not None
+    address = reserved.getsockname()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(address)
+        other.listen()
+        with capture_logs() as logs:
+            control = ControlApi(settings, lambda: now[0], reserved=reserved)
+            control.tick()
+            now[0] += LISTEN_AGAIN_SECONDS
+            control.tick()
+    with closing(control):
+        failed = [line for line in logs if line["event"] == "control_api_failed"]
+        assert len(failed) == 1, "not at each try"
+        assert "GENESIS_API_PORT" in failed[0]["error"]
+        now[0] += LISTEN_AGAIN_SECONDS
+        control.tick()
+        with socket.create_connection(address, timeout=60):
+            until(lambda: control.tick() or control.pid is not None)
 
 
 def test_tokens_of_a_file_are_named_and_read_again(tmp_path: Path) -> None:

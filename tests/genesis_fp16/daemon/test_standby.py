@@ -50,6 +50,22 @@ def test_a_standby_that_could_not_lead_is_refused_before_it_waits(home_settings:
         check_standby(settings)
 
 
+@pytest.mark.process
+def test_a_standby_whose_api_cannot_listen_ends_before_it_is_needed(start, until) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        daemon = start(
+            GENESIS_STANDBY="true",
+            GENESIS_DATABASE_URL="postgresql://me@127.0.0.1:1/none",
+            GENESIS_API_PORT=str(taken.getsockname()[1]),
+            GENESIS_API_TOKEN="0123456789abcdef",
+        )
+        until(lambda: daemon.process.poll() is not None or daemon.lines("standby_waits"))
+        assert not daemon.lines("standby_waits")
+        code, log = daemon.end()
+    assert code == 78
+    assert "set GENESIS_API_HOST and GENESIS_API_PORT to a free address" in log
+
+
 def test_it_waits_for_the_home_and_a_signal_ends_the_wait(
     home_settings: Settings, signals: Signals
 ) -> None:
