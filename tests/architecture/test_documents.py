@@ -22,7 +22,8 @@ SETTING = re.compile(r"\b(?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9]\b")
 COMMAND = re.compile(r"genesis-fp16((?: +[^\s`#|]+)+)")
 BENCHMARK = re.compile(r"python -m (benchmarks(?:\.\w+)*)((?: +[^\s`#|]+)*)")
 MAKE = re.compile(r"(?:`|^)make ([a-z-]+)(?=`|$| +#| [A-Z]+=)", re.MULTILINE)
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| (?P<cells>.+) \|$", re.MULTILINE)
 
 
@@ -113,14 +114,25 @@ def test_make_targets_named_exist(pages: list[Path], root: Path) -> None:
     assert {name for name in benchmarks if f"make {name}`" not in page} == set()
 
 
+def _anchors(page: Path) -> set[str]:
+    """Names that a link may use for the headings of *page*, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
+        for heading in HEADING.findall(text)
+    }
+
+
 def test_links_lead_somewhere(pages: list[Path], root: Path) -> None:
-    pages = [*pages, root / "examples" / "pendulum_agent" / "README.md"]
-    broken = [
-        f"{page.relative_to(root)}: {target}"
-        for page in pages
-        for target in LINK.findall(page.read_text())
-        if not (page.parent / target).exists()
-    ]
+    """The file exists, and so does the heading that the link names."""
+    broken, headings = [], 0
+    for page in [*pages, root / "examples" / "pendulum_agent" / "README.md"]:
+        for target, heading in LINK.findall(page.read_text()):
+            found = page.parent / target if target else page
+            headings += bool(heading)
+            if not found.exists() or (heading and heading not in _anchors(found)):
+                broken.append(f"{page.relative_to(root)}: {target}#{heading}")
+    assert headings > 10
     assert broken == []
 
 
