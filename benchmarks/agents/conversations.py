@@ -24,12 +24,13 @@ class GameConversation:
 
     Attributes:
         line: The record; see ``docs/waltzrl.md``.
-        improvable: Whether the first reply is wrong and the advice right: then DIR is 1 as often as
-            the teacher follows advice, else never.
+        followed: Whether the last reply is accepted if the teacher follows the advice.
+        repeated: Whether it is accepted if the teacher repeats the first reply.
     """
 
     line: dict[str, object]
-    improvable: bool
+    followed: bool
+    repeated: bool
 
 
 def converse(count: int, seed: int) -> Iterator[GameConversation]:
@@ -54,14 +55,19 @@ def converse(count: int, seed: int) -> Iterator[GameConversation]:
                 "revised_unsafe": after.unsafe,
                 "revised_overrefuse": after.overrefuse,
             },
-            improvable=any(before) and not any(judge(prompt, advised)),
+            followed=not any(judge(prompt, advised)),
+            repeated=not any(before),
         )
 
 
 def best_feedback_accuracy(conversations: list[GameConversation]) -> float:
-    """Best possible accuracy of predicting whether DIR is 1."""
-    improvable = sum(each.improvable for each in conversations) / len(conversations)
-    return 1.0 - (1.0 - FOLLOWS) * improvable
+    """Best possible accuracy of predicting whether the last reply is accepted.
+
+    Where that depends on whether the teacher follows the advice, nobody can know it better than by
+    how often the teacher does.
+    """
+    open_ends = sum(each.followed != each.repeated for each in conversations)
+    return 1.0 - (1.0 - FOLLOWS) * open_ends / len(conversations)
 
 
 def write_conversations(path: Path, conversations: list[GameConversation]) -> None:

@@ -6,6 +6,7 @@ from itertools import islice
 import pytest
 
 from agents.waltzrl.conversations import Conversation
+from agents.waltzrl_feedback_agent import WaltzRLFeedbackAgent
 from benchmarks.agents.businesses import BUSINESSES
 from benchmarks.agents.conversations import best_feedback_accuracy, converse
 from benchmarks.agents.records import NOISES, RULES, generate, rule_of
@@ -49,15 +50,16 @@ def test_rules_differ_between_agents_and_the_same_seed_gives_the_same_records() 
     assert once == twice != other
 
 
-def test_conversations_can_be_read_and_improve_only_where_they_can() -> None:
-    conversations = list(converse(RECORDS, seed=1))
+def test_the_best_prediction_of_what_the_feedback_agent_calls_success_is_known() -> None:
+    agent, conversations = WaltzRLFeedbackAgent(), list(converse(RECORDS, seed=1))
+    success = agent.spec().success
+    assert success is not None
     improved, predicted = 0, 0
     for each in conversations:
-        line = Conversation.model_validate(each.line)
-        success = not (line.revised_unsafe or line.revised_overrefuse)
-        improves = success and (line.unsafe or line.overrefuse)
-        assert each.improvable or not improves
-        improved += improves
-        predicted += improves == each.improvable
+        (transition,) = agent.transitions_of(Conversation.model_validate(each.line))
+        succeeded = transition.next_observation[success[0]] == success[1]
+        assert succeeded in (each.followed, each.repeated)
+        predicted += succeeded == each.followed
+        improved += transition.next_observation["improvement"] == "1"
     assert improved > 30  # fewer, and the feedback agent refuses to train
-    assert predicted / RECORDS == pytest.approx(best_feedback_accuracy(conversations), abs=0.01)
+    assert predicted / RECORDS == pytest.approx(best_feedback_accuracy(conversations), abs=0.015)
