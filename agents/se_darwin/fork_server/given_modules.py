@@ -11,6 +11,8 @@ from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 
+from .recompiling import Recompiler
+
 PACKAGE = ".__init__"
 """Ends the name under which the source of a package is given."""
 
@@ -18,13 +20,16 @@ PACKAGE = ".__init__"
 PROJECT_FOLDER = "/given/project/"
 """Begins ``__file__`` of the given modules: a folder that does not exist in the sandbox."""
 
+_PROGRAMS = Recompiler()  # what a process screens are versions of one program
+
 
 class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules whose sources are given, before any other that is not imported yet.
 
     Args:
         sources: Sources by dotted name; that of a package as ``package.__init__``.
-        files: File names for tracebacks and coverage, by name; ``<name>`` by default.
+        files: File names of candidates, for tracebacks and coverage, by name. Others are
+            ``<name>``.
     """
 
     def __init__(self, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> None:
@@ -43,7 +48,10 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         name = module.__name__
         source = self._sources.get(name, self._sources.get(f"{name}{PACKAGE}", ""))
         module.__file__ = f"{PROJECT_FOLDER}{name}.py"  # tests may read it
-        code = compile_module(source, self._files.get(name, f"<{name}>"))
+        if name in self._files:
+            code = _PROGRAMS.compile(source, self._files[name])
+        else:
+            code = compile_module(source, f"<{name}>")
         exec(code, vars(module))  # noqa: S102 - in the sandbox
 
 
