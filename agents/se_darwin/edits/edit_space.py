@@ -15,6 +15,7 @@ from agents.se_darwin.edits.guard_rules import GUARD_RULES
 from agents.se_darwin.edits.ingredient_rules import INGREDIENT_RULES
 from agents.se_darwin.edits.name_rules import NAME_RULES
 from agents.se_darwin.edits.parameter_rules import PARAMETER_RULES
+from agents.se_darwin.edits.program_text import ProgramText, flattened
 from agents.se_darwin.edits.regroup_rules import REGROUP_RULES
 from agents.se_darwin.edits.scope import Scope
 from agents.se_darwin.edits.shrink_rules import SHRINK_RULES
@@ -119,10 +120,11 @@ class EditSpace:
 
     def __init__(self, source: str, function: str, *, defined: Collection[str] = ()) -> None:
         try:
-            self._tree = ast.parse(ast.unparse(ast.parse(source)))
+            text = ast.unparse(ast.parse(source))
         except SyntaxError as error:
             raise ValueError(f"the program is not valid Python: {error}") from None
-        self.source = ast.unparse(self._tree)
+        self.source = ast.unparse(ast.parse(text))
+        self._tree = ast.parse(self.source)  # for the line numbers
         self.function = function
         self.definition = definition_of(self._tree, function)
         self.nodes = tuple(ast.walk(self.definition))
@@ -137,6 +139,7 @@ class EditSpace:
             shell = ast.ClassDef(name="_", bases=[], keywords=[], body=[shell], decorator_list=[])
         self._shell = shell
         own = len(lines) - len(self._before) - len(self._after)
+        self._text = ProgramText(self.source, self.definition)
         self._shell_lines = len(ast.unparse(shell).split("\n")) - own
 
     @property
@@ -157,15 +160,18 @@ class EditSpace:
         if len(set(replaced)) != len(replaced):
             raise ValueError("two edits replace the same node; keep one of them")
         undone: list[Assignment] = []
-        written: list[object] = []
+        made: list[Assignment] = []
         try:
             for edit in ordered:
                 assignments = edit.assign()
                 undone += [(slot, read(slot)) for slot, _ in assignments]
                 for slot, value in assignments:
                     write(slot, value)
-                    written.append(value)
-            if any(isinstance(value, Block) for value in written):
+                made += assignments
+            text = self._text.with_changes(made, undone)
+            if text is not None:
+                return text
+            if any(isinstance(value, Block) for _, value in made):
                 for slot, block in flattened(self.definition):
                     undone.append((slot, read(slot)))
                     write(slot, block)
@@ -252,24 +258,6 @@ def _ancestors(node: ast.AST, parents: dict[int, ast.AST]) -> Iterator[ast.AST]:
     while id(node) in parents:
         node = parents[id(node)]
         yield node
-
-
-def flattened(definition: ast.FunctionDef) -> Iterator[Assignment]:
-    """Yield each block that contains a `Block`, with the statements of it in its place."""
-    for node in ast.walk(definition):
-        for role in ("body", "orelse", "finalbody"):
-            block = getattr(node, role, None)
-            if isinstance(block, list) and any(isinstance(each, Block) for each in block):
-                flat = list(_flat(block))
-                yield (node, role, None), flat if flat or role != "body" else [ast.Pass()]
-
-
-def _flat(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    for each in block:
-        if isinstance(each, Block):
-            yield from _flat(each.body)
-        else:
-            yield each
 
 
 def _inert(nodes: Sequence[ast.AST]) -> set[int]:
