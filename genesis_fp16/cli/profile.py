@@ -39,7 +39,7 @@ def profile(
 
     with open_existing_store(settings) as store:
         if training := [each for each in active_agents(store) if each != agent]:
-            print_warning(f"{', '.join(training)} train now and slow down what is measured")
+            print_warning(f"agents that train now slow it down: {', '.join(training)}")
         report = run_profile(settings, agent, store, collect_seconds=collect_seconds)
     if as_json:
         print_json(
