@@ -56,7 +56,8 @@ def add(
     home = load_settings().home.absolute()
     path = _free_path(name, home)
     from infrastructure.trajectories.record_source.definition import parse_definition
-    from infrastructure.trajectories.record_source.proposal import SampleError, propose
+    from infrastructure.trajectories.record_source.proposal import propose
+    from infrastructure.trajectories.record_source.sample import SampleError
 
     try:
         Schedule.parse(schedule)
@@ -191,7 +192,7 @@ def _write(path: Path, text: str, home: Path) -> None:
 
 
 def _print_proposal(proposal: Proposal, text: str, path: Path, *, written: bool) -> None:
-    typer.echo(plain(text))
+    typer.echo(plain(text, len(text)))
     for note in proposal.notes:
         print_line(f"note: {note}")
     print_table(

@@ -144,7 +144,12 @@ class SourceTable(_Table):
     @property
     def file_pattern(self) -> str:
         """`pattern`, or that of the format."""
-        return self.pattern or ("*.json" if self.format == "trajectory-pool" else "*.jsonl")
+        return self.pattern or usual_pattern(self.format)
+
+
+def usual_pattern(record_format: RecordFormat) -> str:
+    """Names of the files of a format, if the definition names no pattern."""
+    return "*.json" if record_format == "trajectory-pool" else "*.jsonl"
 
 
 class TrainingTable(_Table):

@@ -26,6 +26,7 @@ GENESIS_SPECS: Mapping[str, TransitionSpec] = {
 
 _TRANSITION_KEYS = tuple(field.name for field in fields(Transition))
 _OWN_KEYS = ("id", "agent")
+_TOO_DEEP = "not JSON that can be read: it is nested too deeply"
 _DEFAULTS: Mapping[str, object] = {
     "action": {},
     "reward": 0.0,
@@ -148,13 +149,24 @@ def decode_flat_record(line: bytes, keys: RecordKeys) -> DecodedRecord:
     )
 
 
-def flatten(value: Mapping[str, object], prefix: str = "") -> dict[str, FieldValue]:
-    """Return the values of a JSON object by dotted name."""
+def flatten(value: Mapping[str, object]) -> dict[str, FieldValue]:
+    """Return the values of a JSON object by dotted name.
+
+    Raises:
+        ValueError: It is nested too deeply.
+    """
+    try:
+        return _flatten(value, "")
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+
+
+def _flatten(value: Mapping[str, object], prefix: str) -> dict[str, FieldValue]:
     found: dict[str, FieldValue] = {}
     for key, item in value.items():
         name = f"{prefix}{key}"
         if isinstance(item, dict):
-            found.update(flatten(item, f"{name}."))
+            found.update(_flatten(item, f"{name}."))
         elif isinstance(item, list) and not _is_flat(item):
             found[name] = json.dumps(item)
         elif item is not None:
@@ -169,11 +181,15 @@ def json_object(line: bytes) -> dict[str, object]:
         ValueError: *line* is something else.
     """
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at column {error.start + 1}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except ValueError:  # the only one that is left
+        raise ValueError("not JSON that can be read: a number has too many digits") from None
     except RecursionError:
-        raise ValueError("not JSON that can be read: it is nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
     if not isinstance(value, dict):
         raise ValueError(f"a record is a JSON object, got {line[:40]!r}")
     return value

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from infrastructure.agent_contract.transition import (
     Box,
@@ -17,38 +18,33 @@ from infrastructure.agent_contract.transition import (
     Text,
     Transition,
 )
-from infrastructure.files import open_regular
 from infrastructure.trajectories.genesis_records import read_trajectory_pool
-from infrastructure.trajectories.genesis_records.records import read_lines
-from infrastructure.trajectories.record_source.definition import SourceTable
+from infrastructure.trajectories.record_source.definition import SourceTable, usual_pattern
+from infrastructure.trajectories.record_source.field_types import doubt_about, field_type
 from infrastructure.trajectories.record_source.formats import (
     GENESIS_SPECS,
-    DecodedRecord,
     RecordFormat,
     flatten,
     json_object,
     line_decoder,
 )
-from infrastructure.trajectories.schema import is_usable, label_of
+from infrastructure.trajectories.record_source.sample import (
+    Decoded,
+    detect_format,
+    read_sample,
+)
 from infrastructure.trajectories.split import (
     MIN_HELD_OUT_GROUPS,
     MIN_TRAINING_TRANSITIONS,
     split_by_group,
 )
 
-MAX_SAMPLE = 10_000
-"""Number of records of a sample that are read."""
-
-_MAX_LABELS = 20
-_LONGEST_LABEL = 60
+_AGENT = "agent"
+_MAX_NAMES = 20  # that a message lists
 _GROUPS = ("group", "episode", "conversation", "task", "session", "ticket", "thread", "trajectory")
 _TARGETS = ("reward", "score", "success", "solved", "outcome", "passed", "result", "rating")
-_TIMES = re.compile(r"(^|[._])(time|timestamp|date|created|updated)([._]|$)|_at$")
-_IDENTITIES = re.compile(r"(^|[._])(id|uuid)$")
 
-
-class SampleError(ValueError):
-    """Nothing in a sample can be read as a record; the message says what was tried."""
+Named = TypeVar("Named")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -107,9 +103,10 @@ def propose(path: Path, name: str, *, group: str = "", targets: Sequence[str] = 
         SampleError: No record of the sample can be read.
         OSError: *path* cannot be read, or is not a regular file.
     """
-    open_regular(path).close()  # a pipe or a device may have no end
-    record_format = _detect(path)
+    record_format = detect_format(path)
     proposal = _propose_for_format(record_format, path, name, group, targets)
+    if pattern := _pattern(path, record_format):
+        proposal.source["pattern"] = pattern
     if group and record_format != "records":
         proposal.notes.append(
             f"the group {group!r} is not used: the format {record_format} has its own"
@@ -117,65 +114,41 @@ def propose(path: Path, name: str, *, group: str = "", targets: Sequence[str] = 
     return proposal
 
 
+def _pattern(path: Path, record_format: RecordFormat) -> str:
+    """Pattern of files like *path*, if the usual one of the format does not match it."""
+    usual = usual_pattern(record_format)
+    if any(fnmatch.fnmatchcase(path.name, each) for each in (usual, f"{usual}[.-][0-9]*")):
+        return ""
+    return f"*{path.suffix}" if path.suffix else path.name
+
+
 def _propose_for_format(
     record_format: RecordFormat, path: Path, name: str, group: str, targets: Sequence[str]
 ) -> Proposal:
     if record_format in GENESIS_SPECS:
-        read = (
-            read_trajectory_pool if record_format == "trajectory-pool" else _reader(record_format)
-        )
         proposal = Proposal(source={"format": record_format})
-        _count(proposal, list(read(path, lambda *_: None)))
+        if record_format == "trajectory-pool":
+            transitions = list(read_trajectory_pool(path, lambda *_: None))
+        else:
+            records = _records(proposal, path, line_decoder(record_format, SourceTable(path=path)))
+            transitions = [each for record in records for each in record.transitions]
+        _count(proposal, transitions)
         proposal.notes.append(
             "the fields are those of Genesis' format, without what is the outcome"
         )
         return proposal
     if record_format == "transitions":
         return _propose_for_transitions(path, name, targets)
-    return _propose_for_records(path, group, targets)
+    return _propose_for_records(path, name, group, targets)
 
 
-def _detect(path: Path) -> RecordFormat:
-    """The format in which most records of the sample can be read."""
-    if next(read_trajectory_pool(path, lambda *_: None), None) is not None:
-        return "trajectory-pool"
-    counts = Counter[RecordFormat]()
-    lines, objects = 0, 0
-    formats: tuple[RecordFormat, ...] = ("transitions", "replay-trajectories", "casebank")
-    decoders = {name: line_decoder(name, SourceTable(path=path)) for name in formats}
-    for line in _lines(path):
-        lines += 1
-        objects += _is_decoded(json_object, line)
-        for name, decode in decoders.items():
-            counts[name] += _is_decoded(decode, line)
-    if not objects:
-        raise SampleError(
-            f"{path} has no record: of {lines} lines none is a JSON object; write one per line"
-        )
-    best, count = counts.most_common(1)[0]
-    return best if 2 * count > objects else "records"
-
-
-def _is_decoded(decode: Callable[[bytes], object], line: bytes) -> bool:
-    try:
-        decode(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        for _, line in zip(range(MAX_SAMPLE), file, strict=False):
-            if line.strip():
-                yield line
-
-
-def _reader(
-    record_format: RecordFormat,
-) -> Callable[[Path, Callable[..., None]], Iterator[Transition]]:
-    decode = line_decoder(record_format, SourceTable(path=Path()))
-    return lambda path, on_skip: read_lines(path, lambda line: decode(line).transitions, on_skip)
+def _records(proposal: Proposal, path: Path, decode: Callable[[bytes], Decoded]) -> list[Decoded]:
+    """The records of the sample; counted, with a note of lines that are not records."""
+    sample = read_sample(path, decode)
+    proposal.records = len(sample.records)
+    if sample.problems:
+        proposal.notes.append(sample.problems)
+    return sample.records
 
 
 def _count(proposal: Proposal, transitions: Sequence[Transition]) -> None:
@@ -194,16 +167,14 @@ def _count(proposal: Proposal, transitions: Sequence[Transition]) -> None:
 
 def _propose_for_transitions(path: Path, name: str, targets: Sequence[str]) -> Proposal:
     proposal = Proposal(source={"format": "transitions"})
-    decode = line_decoder("transitions", SourceTable(path=path))
-    records: list[DecodedRecord] = [
-        decode(line) for line in _lines(path) if _is_decoded(decode, line)
-    ]
-    proposal.records = len(records)
-    transitions = [each for record in records for each in record.transitions]
+    records = _records(proposal, path, line_decoder("transitions", SourceTable(path=path)))
     named = sorted({record.agent for record in records if record.agent})
-    if named and named != [name]:
+    if name in named:
+        records = _own(proposal, records, name, lambda record: record.agent)
+    elif named:
         proposal.source["agents"] = named
         proposal.notes.append(f"the records name the agents {', '.join(named)}: keep those wanted")
+    transitions = [each for record in records for each in record.transitions]
     _count(proposal, transitions)
     proposal.observation = _fields(
         proposal, "observation", [each.observation for each in transitions]
@@ -226,10 +197,12 @@ def _propose_for_transitions(path: Path, name: str, targets: Sequence[str]) -> P
     return proposal
 
 
-def _propose_for_records(path: Path, group: str, targets: Sequence[str]) -> Proposal:
+def _propose_for_records(path: Path, name: str, group: str, targets: Sequence[str]) -> Proposal:
     proposal = Proposal(source={"format": "records"})
-    rows = [flatten(json_object(line)) for line in _lines(path) if _is_decoded(json_object, line)]
-    proposal.records = len(rows)
+    rows = _records(proposal, path, lambda line: flatten(json_object(line)))
+    if looks_like := _transition_problem(path):
+        proposal.notes.append(looks_like)
+    rows = _of_agent(proposal, rows, name)
     names = sorted({name for row in rows for name in row})
     key = group or _find_group(rows, names)
     if key and key in names:
@@ -239,7 +212,7 @@ def _propose_for_records(path: Path, group: str, targets: Sequence[str]) -> Prop
         problem = f"no record has {group!r}" if group else "no key looks like one"
         proposal.missing.append(
             f"the group (episode, task, conversation): {problem}; name it with --group, of "
-            f"{', '.join(names[:_MAX_LABELS])}"
+            f"{', '.join(names[:_MAX_NAMES])}"
         )
     identity = next((name for name in names if name == "id" and name != key), "")
     if identity:
@@ -263,6 +236,37 @@ def _propose_for_records(path: Path, group: str, targets: Sequence[str]) -> Prop
         )
     _name_what_is_missing(proposal, fields)
     return proposal
+
+
+def _transition_problem(path: Path) -> str:
+    """Why the first record with the keys of the format ``transitions`` is not one."""
+    found = read_sample(path, json_object).records
+    if not found or not {"group", "observation"} <= found[0].keys():
+        return ""
+    why = read_sample(path, line_decoder("transitions", SourceTable(path=path))).first_problem
+    return f"the records look like the format transitions, but cannot be read so: {why}"
+
+
+def _of_agent(
+    proposal: Proposal, rows: list[dict[str, FieldValue]], name: str
+) -> list[dict[str, FieldValue]]:
+    """Those of *rows* that are of the agent *name*, if their key ``agent`` names it."""
+    if not all(isinstance(row.get(_AGENT), str) for row in rows):
+        return rows
+    if all(row[_AGENT] != name for row in rows):  # names of people, perhaps
+        return rows
+    proposal.source["agent"] = _AGENT
+    return _own(proposal, rows, name, lambda row: str(row[_AGENT]))
+
+
+def _own(
+    proposal: Proposal, records: list[Named], name: str, agent_of: Callable[[Named], str]
+) -> list[Named]:
+    """The records of the agent *name*, and those that name none; a note counts the others."""
+    own = [each for each in records if agent_of(each) in ("", name)]
+    if others := len(records) - len(own):
+        proposal.notes.append(f"{others} of {len(records)} records name other agents")
+    return own
 
 
 def _name_what_is_missing(proposal: Proposal, fields: Mapping[str, FieldType]) -> None:
@@ -307,54 +311,16 @@ def _fields(
     found: dict[str, FieldType] = {}
     for name in sorted({name for row in rows for name in row}):
         values = [row[name] for row in rows if name in row]
-        kind, why = _field_type(name, values)
+        kind, why = field_type(name, values)
         if len(values) < len(rows):
             why = f"{len(rows) - len(values)} of {len(rows)} records lack it"
         if kind is not None and not why:
             found[name] = kind
+            if remark := doubt_about(kind, values):
+                proposal.notes.append(f"{part} {name!r}: {remark}")
         elif name not in ("reward", "terminated") or part == "record":
             proposal.notes.append(f"{part} {name!r} is left out: {why}")
     return found
-
-
-def _field_type(name: str, values: Sequence[FieldValue]) -> tuple[FieldType | None, str]:
-    """The type of a field with *values*, or None and the reason."""
-    if len({str(value) for value in values}) == 1:
-        return None, "it is the same in every record"
-    if _TIMES.search(name.casefold()) or _IDENTITIES.search(name.casefold()):
-        return None, "it looks like a time or an identity, which no model can learn from"
-    return _type_of_values(values)
-
-
-def _type_of_values(values: Sequence[FieldValue]) -> tuple[FieldType | None, str]:
-    if all(isinstance(value, bool) for value in values):
-        return Discrete(values=("false", "true")), ""
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        numbers = [value for value in values if isinstance(value, int | float)]
-        return (Box(), "") if any(map(is_usable, numbers)) else (None, "no number can be used")
-    if all(isinstance(value, tuple | list) for value in values):
-        return _list_type([value for value in values if isinstance(value, tuple | list)])
-    if not all(isinstance(value, str) for value in values):
-        return None, "its values are of different types"
-    labels = sorted({label_of(value) for value in values})
-    if _are_labels(labels) and 5 * len(labels) <= len(values):
-        return Discrete(values=tuple(labels)), ""
-    return Text(), ""
-
-
-def _list_type(values: Sequence[Sequence[object]]) -> tuple[FieldType | None, str]:
-    if all(isinstance(item, str) for value in values for item in value):
-        return Text(), ""
-    sizes = {len(value) for value in values}
-    if len(sizes) > 1:
-        return None, f"its length varies from {min(sizes)} to {max(sizes)}"
-    return Box(shape=(sizes.pop(),)), ""
-
-
-def _are_labels(labels: Sequence[str]) -> bool:
-    return len(labels) <= _MAX_LABELS and all(
-        len(label) <= _LONGEST_LABEL and label.isprintable() for label in labels
-    )
 
 
 def _as_target(kind: FieldType, name: str, observation: Mapping[str, FieldType]) -> FieldType:

@@ -42,13 +42,14 @@ RECORD_KEY = "source_record"
 """Name in `Transition.info` of the identity of the record that a transition was made from."""
 
 MAX_LINE_BYTES = 1 << 20
+LINE_TOO_LONG = f"the line is longer than {MAX_LINE_BYTES >> 20} MiB"
 POSITIONS_FILE = "source-positions.json"  # in the agent's folder
-_DECOMPRESS: dict[str, Callable[[BinaryIO], Any]] = {
+DECOMPRESS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
 }
-_OTHER_COMPRESSED = (".zst", ".zip", ".lz4", ".Z")
+OTHER_COMPRESSED = (".zst", ".zip", ".lz4", ".Z")
 _MAX_NAMES = 8  # agents, files and problems that a report names
 _MAX_STARTS = 100  # of records in a torn line
 _BLANK = b" \t\r\n\0"  # a truncated file may begin with zero bytes
@@ -261,8 +262,8 @@ class RecordSource:
             rotated = fnmatch.fnmatchcase(name, f"{self.pattern}[.-][0-9]*")
             if name.startswith(".") or not (rotated or fnmatch.fnmatchcase(name, self.pattern)):
                 continue
-            if name.endswith(_OTHER_COMPRESSED):
-                known = ", ".join(_DECOMPRESS)
+            if name.endswith(OTHER_COMPRESSED):
+                known = ", ".join(DECOMPRESS)
                 cause = f"of the compressed files only {known} are read; decompress it"
                 self.report.unreadable[name] = cause
                 continue
@@ -285,7 +286,7 @@ class RecordSource:
         if self.decode is None:
             yield from self._read_whole(path, status, before.get(key))
             return
-        if path.suffix in _DECOMPRESS:
+        if path.suffix in DECOMPRESS:
             for number, line in self._decompressed(path, file, before.get(key), deadline):
                 yield from self._decode_line(line, f"{path.name} line {number}", self.decode)
             return
@@ -315,7 +316,7 @@ class RecordSource:
         status = os.fstat(file.fileno())
         now = _whole_position(status)
         if before != now:
-            with _DECOMPRESS[path.suffix](file) as lines:
+            with DECOMPRESS[path.suffix](file) as lines:
                 for _, number, line in self._lines(path, lines, now):
                     yield number, line
                     if self.clock() >= deadline:
@@ -345,8 +346,7 @@ class RecordSource:
                 return
             offset, number = offset + length, number + 1
             if too_long:
-                limit = f"the line is longer than {MAX_LINE_BYTES >> 20} MiB"
-                self.report.refuse(limit, f"{path.name} line {number}")
+                self.report.refuse(LINE_TOO_LONG, f"{path.name} line {number}")
                 line = b""
             yield offset, number, line
 
@@ -355,8 +355,7 @@ class RecordSource:
             try:
                 record = decode(text)
             except ValueError as error:
-                reason = str(error).partition(", got ")[0]
-                self.report.refuse(reason[:200], place)
+                self.report.refuse(_kind_of(error), place)
                 found = whole_end(text, decode)
                 if found is None:
                     continue
@@ -455,6 +454,11 @@ def whole_end(line: bytes, decode: Decode) -> tuple[DecodedRecord, bytes] | None
         with suppress(ValueError):
             return decode(line[start:]), line[start:]
     return None
+
+
+def _kind_of(error: ValueError) -> str:
+    """What is equal in the same error of several lines: no value, and no column."""
+    return str(error).partition(", got ")[0].partition(" at column ")[0][:200]
 
 
 def _is_object(line: bytes) -> bool:

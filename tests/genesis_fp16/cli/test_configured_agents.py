@@ -48,6 +48,18 @@ def test_add_writes_a_definition_that_loads(
     assert "exists: edit or remove it" in " ".join(again.output.split())
 
 
+def test_add_shows_a_long_definition_whole(call: Callable[..., Result], sample: Path) -> None:
+    fields = {f"field_with_a_name_{number}": number for number in range(200)}
+    rows = [
+        json.dumps({"task": f"t{row // 4}", "solved": row % 3 == 0} | dict.fromkeys(fields, row))
+        for row in range(40)
+    ]
+    sample.write_text("\n".join(rows))
+    shown = call("add", "fixer", "--from", str(sample), "--dry-run").stdout
+    assert all(f"{name} = " in shown for name in fields)
+    assert "[spec.targets]" in shown
+
+
 def test_add_says_what_is_missing_and_writes_nothing(
     call: Callable[..., Result], sample: Path, folder: Path
 ) -> None:

@@ -36,6 +36,8 @@ def test_a_transition_has_defaults_for_what_is_left_out() -> None:
         (b'{"group": "g", "observation": {}, "reward": NaN}', "reward must be finite"),
         (b'{"group": "g"', "not JSON: Expecting ',' delimiter at column 14"),
         (b"[" * 100_000, "nested too deeply"),
+        (b'{"group": "g", "reward": 1' + b"0" * 5000 + b"}", "a number has too many digits"),
+        ("{}".encode("utf-16"), "not UTF-8 at column 1"),
     ],
 )
 def test_a_wrong_transition_is_refused(line: bytes, message: str) -> None:

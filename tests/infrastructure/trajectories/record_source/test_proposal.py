@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from hypothesis import strategies as st
 
 from infrastructure.agent_contract.transition import Box, Discrete, Text
 from infrastructure.trajectories.record_source.definition import parse_definition
-from infrastructure.trajectories.record_source.proposal import SampleError, propose
+from infrastructure.trajectories.record_source.proposal import propose
+from infrastructure.trajectories.record_source.source import MAX_LINE_BYTES
 
 
 def sample(path: Path, *records: object) -> Path:
@@ -111,13 +111,8 @@ def test_genesis_formats_are_recognised(tmp_path: Path) -> None:
     assert found.source == {"format": "replay-trajectories"}
     assert parse_definition(found.to_toml(tmp_path, "every 1h").encode(), Path("qa.toml"))
     pool = {"trajectories": {"a": {"success_score": 0.5}}}
-    assert propose(sample(tmp_path, pool), "qa").source == {"format": "trajectory-pool"}
-
-
-def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="not a regular file"):
-        propose(tmp_path / "pipe", "qa")
+    source = propose(sample(tmp_path, pool), "qa").source
+    assert source == {"format": "trajectory-pool", "pattern": "*.jsonl"}
 
 
 def test_a_group_that_the_format_does_not_need_is_noted(tmp_path: Path) -> None:
@@ -131,11 +126,53 @@ def test_another_agents_name_is_noted(tmp_path: Path) -> None:
     assert any("name the agents qa" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("content", ["", "\n\n", "1\n[]\n", "\x00\xff"])
-def test_a_sample_without_records_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "sample").write_text(content, encoding="latin-1")
-    with pytest.raises(SampleError, match="has no record"):
-        propose(tmp_path / "sample", "qa")
+def test_records_of_other_agents_in_the_sample_are_not_counted(tmp_path: Path) -> None:
+    mixed = [step(number) | {"agent": ["qa", "legal"][number % 2]} for number in range(40)]
+    found = propose(sample(tmp_path, *mixed), "qa")
+    assert "agents" not in found.source, "by default an agent takes the records of its own name"
+    assert found.transitions == 20
+    assert "20 of 40 records name other agents" in found.notes
+
+
+def test_any_records_that_name_agents_are_told_apart(tmp_path: Path) -> None:
+    rows = [
+        {"task": f"t{number // 3}", "agent": ["qa", "seo"][number % 2], "reward": number}
+        for number in range(40)
+    ]
+    assert propose(sample(tmp_path, *rows), "qa").source == {
+        "format": "records",
+        "agent": "agent",
+        "group": "task",
+    }
+    found = propose(sample(tmp_path, *rows), "legal")
+    assert found.source == {"format": "records", "group": "task"}, "the agents may be people"
+    assert found.transitions == 40
+
+
+def test_lines_that_are_not_records_are_noted_with_the_first(tmp_path: Path) -> None:
+    path = sample(tmp_path, *map(step, range(40)), "no record")
+    with path.open("ab") as file:
+        file.write(b'{"group": "a", "observation": {"x": "' + b"x" * MAX_LINE_BYTES + b'"}}\n{"g')
+    found = propose(path, "qa")
+    assert found.records == 40
+    assert (
+        "3 of 43 lines are not records; the first is line 41: a record is a JSON object, got "
+        "b'\"no record\"\\n'"
+    ) in found.notes
+
+
+def test_records_that_are_almost_transitions_are_told_why(tmp_path: Path) -> None:
+    rows = [step(number) | {"group": number} for number in range(40)]
+    found = propose(sample(tmp_path, *rows), "qa")
+    assert any("like the format transitions, but cannot" in note for note in found.notes)
+    assert any("line 1: group must be a string" in note for note in found.notes)
+
+
+def test_the_pattern_fits_the_sample(tmp_path: Path) -> None:
+    path = sample(tmp_path, *map(step, range(40)))
+    for name, pattern in (("a.log", "*.log"), ("events", "events"), ("a.jsonl.1", None)):
+        path = path.rename(tmp_path / name)
+        assert propose(path, "qa").source.get("pattern") == pattern
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()

@@ -173,6 +173,21 @@ def test_what_cannot_be_a_record_is_counted_with_its_place(desk: Any, make_recor
         assert part in text
 
 
+def test_lines_that_are_wrong_in_the_same_way_are_counted_together(
+    desk: Any, make_record: Make
+) -> None:
+    """A file of another encoding would otherwise hide what else is wrong."""
+    path = desk.write("a.jsonl", *('{"g": "%s\\' % ("x" * number) for number in range(20)))
+    with path.open("ab") as file:
+        file.writelines(b"{" + b" " * number + b'"g": "\xe9"}\n' for number in range(20))
+    desk.write("b.jsonl", make_record("1"))
+    assert desk.run() == ["1"]
+    assert sorted(desk.source.report.refused.values()) == [20, 20]
+    assert "20 records cannot be read: not UTF-8 (first: a.jsonl line 21)" in "\n".join(
+        desk.source.report.problems()
+    )
+
+
 def test_a_changed_schema_is_recorded_and_told(desk: Any, make_record: Make) -> None:
     desk.write("a.jsonl", make_record("1"))
     desk.write("a.jsonl", {"group": "2", "observation": {"z": 1.0}, "next_observation": {"y": 1.0}})
