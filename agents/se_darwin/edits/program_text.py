@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 from agents.se_darwin.edits.edit import BLOCKS, Assignment, Block, Slot, read, write
 
@@ -49,10 +49,11 @@ class ProgramText:
             was = self._statement(slot)
             changed[was.lineno - 1, was.end_lineno or was.lineno] = slot
             has_inner = has_inner or (slot != place and isinstance(value, Block))
-        has_inner = has_inner or len(changed) > 1
+        spans = sorted(changed, key=lambda span: (span[0], -span[1]))
+        has_inner = has_inner or any(after < stop for (_, stop), (after, _) in pairwise(spans))
         lines: list[str] = []
         done = 0
-        for start, stop in sorted(changed, key=lambda span: (span[0], -span[1])):
+        for start, stop in spans:
             if start < done:
                 continue  # within the one before
             slot = changed[start, stop]

@@ -14,6 +14,9 @@ from functools import reduce
 from operator import or_
 from types import CodeType
 
+LEAST_SAVED = 20
+"""Number of lines outside of a function from which it pays to compile it alone."""
+
 _FUTURE_FLAGS = reduce(
     or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
@@ -86,7 +89,12 @@ class _Module:
         self._alone: dict[_Function, CodeType] = {}
 
     def code_of(self, source: str) -> CodeType | None:
-        """Return the code of a module that differs in one function; None of any other."""
+        """Return the code of a module that differs in one function.
+
+        None if it differs in more, or is so short that all of it is compiled as fast.
+        """
+        if len(self._lines) < LEAST_SAVED:
+            return None
         if "\r" in source or "\r" in self._source:  # it ends a line, too
             return None
         try:
@@ -106,6 +114,8 @@ class _Module:
         end = next((i for i in range(both) if old[-1 - i] != new[-1 - i]), both)
         for function in self._functions or ():
             if function.start <= start and len(old) - end <= function.stop:
+                if len(old) - function.stop + function.start < LEAST_SAVED:
+                    return None
                 if function not in self._alone:
                     own = old[function.start : function.stop]
                     self._alone[function] = self._compile_alone(function, own)
