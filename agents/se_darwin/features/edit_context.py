@@ -6,34 +6,41 @@ import ast
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from math import log1p
+from math import inf, log1p
 
 from agents.se_darwin.edits import Edit, EditSpace
 
-TOKEN_NUMBERS = ("old_elsewhere", "new_elsewhere", "old_fits", "new_fits")
-NAME_NUMBERS = (
-    "old_reads",
+# "old" is the token that the edit removes, "new" the one that it inserts. Names say what is
+# counted; counts of occurrences and of lines are log(1 + count); what is or is not so is 1 or 0.
+TOKEN_NUMBERS = (
+    "old_elsewhere",  # occurrences in the function, that of the edit included
+    "new_elsewhere",  # occurrences in the function
+    "old_fits",  # whether the function uses it in the same way at another place; see `_usage`
+    "new_fits",
+)
+NAME_NUMBERS = (  # of the first variables of both tokens; "the line" is that of the edit
+    "old_reads",  # places that read it
     "new_reads",
-    "new_is_unread",
-    "new_value_is_unread",
-    "old_assigned_before",
+    "new_is_unread",  # whether no place reads it
+    "new_value_is_unread",  # whether nothing reads the value that it has before the line
+    "old_assigned_before",  # whether it has a value before the line, as all parameters do
     "new_assigned_before",
-    "old_age",
+    "old_age",  # lines since its last assignment; 0 without one
     "new_age",
     "old_is_parameter",
     "new_is_parameter",
-    "old_repeated_in_statement",
-    "new_repeated_in_statement",
-    "new_is_assigned_there",
-    "name_similarity",
+    "old_repeated_in_statement",  # whether the line reads it more than once
+    "new_repeated_in_statement",  # whether the line reads it already
+    "new_is_assigned_there",  # whether the line sets it
+    "name_similarity",  # see `_similarity`
 )
 CONTEXT_NUMBERS = TOKEN_NUMBERS + NAME_NUMBERS
 _NO_NAME = (0.0,) * len(NAME_NUMBERS)
-_TOKEN_WIDTH = 20
+_TOKEN_WIDTH = 20  # characters, as in the tokens of edits
 
 
 class EditContext:
-    """Index of one function's tokens, their places, and its variables.
+    """Index of one function's tokens, how it uses them, and its variables.
 
     Args:
         space: The program and its edits.
@@ -41,9 +48,9 @@ class EditContext:
 
     def __init__(self, space: EditSpace) -> None:
         self._nodes = space.nodes
-        self._places: dict[int, str] = {}
+        self._usages: dict[int, str] = {}
         self._tokens: Counter[str] = Counter()
-        self._uses: Counter[tuple[str, str]] = Counter()
+        self._used: Counter[tuple[str, str]] = Counter()
         self._reads: defaultdict[str, list[int]] = defaultdict(list)
         self._assigned: defaultdict[str, list[int]] = defaultdict(list)
         self._parameters = {node.arg for node in space.nodes if isinstance(node, ast.arg)}
@@ -64,15 +71,15 @@ class EditContext:
         Args:
             edit: The edit.
             names: Variables that the new token contains; the first counts. Without any, the
-                numbers of names are 0.
+                `NAME_NUMBERS` are 0.
         """
         old, new = edit.old, edit.new
-        place = self._places.get(id(self._nodes[edit.node]), "")
+        usage = self._usages.get(id(self._nodes[edit.node]), "")
         tokens = (
             log1p(self._tokens[old]),
             log1p(self._tokens[new]),
-            float(self._uses[place, old] > 1),
-            float(self._uses[place, new] > 0),
+            float(self._used[usage, old] > 1),
+            float(self._used[usage, new] > 0),
         )
         return tokens + (self._describe_names(old, names[0], edit.line) if names else _NO_NAME)
 
@@ -108,18 +115,18 @@ class EditContext:
         """Whether nothing reads *name* between its assignment on *line* and the next."""
         assigned, reads = self._assigned[name], self._reads[name]
         following = bisect_left(assigned, line + 1)
-        end = assigned[following] if following < len(assigned) else 1 << 30
+        end = assigned[following] if following < len(assigned) else inf
         first = bisect_left(reads, line + 1)
         return first == len(reads) or reads[first] > end
 
     def _record(self, parent: ast.AST, role: str, node: ast.AST) -> None:
         if not isinstance(node, ast.expr | ast.AugAssign):
             return
-        place = self._places[id(node)] = _place(parent, role, node)
+        usage = self._usages[id(node)] = _usage(parent, role, node)
         token = _token(node)
         if token is not None:
             self._tokens[token] += 1
-            self._uses[place, token] += 1
+            self._used[usage, token] += 1
         if isinstance(node, ast.Name):
             lines = self._reads if isinstance(node.ctx, ast.Load) else self._assigned
             lines[node.id].append(node.lineno)
@@ -140,8 +147,8 @@ def _token(node: ast.AST) -> str | None:
     return None
 
 
-def _place(parent: ast.AST, role: str, node: ast.AST) -> str:
-    """Describe how *parent* uses the value of *node*."""
+def _usage(parent: ast.AST, role: str, node: ast.AST) -> str:
+    """Describe how *parent* uses the value of *node*: ``.upper``, ``len args 0``, ``Lt 0``."""
     if isinstance(parent, ast.Attribute):
         return f".{parent.attr}"
     if isinstance(parent, ast.Call):

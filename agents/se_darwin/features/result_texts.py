@@ -26,13 +26,17 @@ class ResultTexts:
         self._wanted, self._got = _shares(parent.wanted), _shares(parent.got)
 
     def describe(self, edit: Edit) -> tuple[float, float, float, float]:
-        """Return ``new_is_wanted``, ``new_is_got``, ``old_is_wanted``, ``old_is_got``."""
+        """Return ``new_is_wanted``, ``new_is_got``, ``old_is_wanted``, ``old_is_got``.
+
+        Each in [0, 1]: of the values in the token that the edit inserts or removes, the share of
+        the failing tests that expect or get the commonest.
+        """
         old, new = values_in(edit.old), values_in(edit.new)
         return (
-            max((self._wanted[value] for value in new), default=0.0),
-            max((self._got[value] for value in new), default=0.0),
-            max((self._wanted[value] for value in old), default=0.0),
-            max((self._got[value] for value in old), default=0.0),
+            max((self._wanted.get(value, 0) for value in new), default=0.0),
+            max((self._got.get(value, 0) for value in new), default=0.0),
+            max((self._wanted.get(value, 0) for value in old), default=0.0),
+            max((self._got.get(value, 0) for value in old), default=0.0),
         )
 
 
@@ -42,8 +46,5 @@ def values_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_VALUE.findall(text)))
 
 
-def _shares(texts: Sequence[str]) -> Counter[str]:
-    shares: Counter[str] = Counter()
-    for text in texts:
-        shares[text] += 1 / len(texts)  # type: ignore[assignment]
-    return shares
+def _shares(texts: Sequence[str]) -> dict[str, float]:
+    return {text: count / len(texts) for text, count in Counter(texts).items()}

@@ -8,27 +8,28 @@ from collections.abc import Iterator, Mapping
 
 from agents.se_darwin.features.variables import GROWING_METHODS
 
-FARTHEST = 5
+FARTHEST = 5  # assignments and conditions: the distance of all that is farther, or not connected
 
 
 class Statements:
-    """The statement of each node, and the distance of its value from the function's result.
+    """The statement of each node of a function, and its distance from the function's result.
 
     Args:
         definition: The function.
         roles: Role of each variable; see `agents.se_darwin.features.variables`.
 
     Attributes:
-        places: Kind of the statement and part of it, by ``id`` of the node.
-        loops: Number of loops around the node, by its ``id``.
-        distances: Distance of a statement from the result, by its ``id``; see `distance`.
+        places: Kind of the statement and part of it, such as ``While test`` or ``Assign total``, by
+            ``id`` of the node.
+        loops: Number of loops around the node, by its ``id``; the condition of a ``while`` is
+            inside its loop.
     """
 
     def __init__(self, definition: ast.FunctionDef, roles: Mapping[str, str]) -> None:
         self._roles = roles
         self.places: dict[int, str] = {}
         self.loops: dict[int, int] = {}
-        self.distances: dict[int, int] = {}
+        self._distances: dict[int, int] = {}
         self._owners: dict[int, ast.stmt] = {}
         self._writers: defaultdict[str, list[ast.stmt]] = defaultdict(list)
         self._around: dict[int, tuple[ast.stmt, ...]] = {}
@@ -38,9 +39,12 @@ class Statements:
         self._measure(definition)
 
     def distance(self, node: ast.AST) -> int:
-        """Return how many assignments and conditions lie between *node* and the result."""
+        """Return how many assignments and conditions lie between *node* and the result.
+
+        From 0 for a statement that returns or yields, to `FARTHEST`.
+        """
         owner = self._owners.get(id(node))
-        return self.distances.get(id(owner), FARTHEST)
+        return self._distances.get(id(owner), FARTHEST)
 
     def _visit(self, node: ast.AST, owner: ast.stmt, loops: int, place: str = "") -> None:
         if isinstance(node, ast.stmt):
@@ -74,8 +78,8 @@ class Statements:
         for distance in range(FARTHEST):
             following: list[ast.stmt] = []
             for statement in wanted:
-                if id(statement) not in self.distances:
-                    self.distances[id(statement)] = distance
+                if id(statement) not in self._distances:
+                    self._distances[id(statement)] = distance
                     following += self._around[id(statement)]
                     for name in _read(statement):
                         following += self._writers[name]

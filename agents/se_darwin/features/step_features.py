@@ -23,30 +23,31 @@ from infrastructure.agent_contract.transition import (
 
 OPERATORS = ("revision", "recombination", "refinement")
 OUTCOMES = ("worse", "same", "better", "fixed")
+# "The line" and "the node" are those of the edit; shares and ranks are in [0, 1].
 NUMBERS = (
-    "suspiciousness",
-    "suspiciousness_of_max",
-    "suspiciousness_rank",
-    "more_suspicious",
-    "failing_coverage",
-    "passing_coverage",
-    "failing_only",
-    "raising",
-    "failing_raise",
-    "new_is_wanted",
+    "suspiciousness",  # Ochiai suspiciousness of the line
+    "suspiciousness_of_max",  # divided by that of the most suspicious line
+    "suspiciousness_rank",  # share of the levels of suspiciousness above it; 1 if not known
+    "more_suspicious",  # share of the edits that are on more suspicious lines; 1 if not known
+    "failing_coverage",  # share of the failing tests that run the line
+    "passing_coverage",  # share of the passing tests
+    "failing_only",  # whether failing tests run the line and passing ones do not
+    "raising",  # Ochiai suspiciousness of the exceptions that the line raises
+    "failing_raise",  # share of the failing tests in which it raises one
+    "new_is_wanted",  # this and the next three: see `ResultTexts.describe`
     "new_is_got",
     "old_is_wanted",
     "old_is_got",
-    "depth",
-    "position",
-    "loops",
-    "distance",
-    "alternatives",
-    "alternatives_of_line",
-    "kind_share",
-    "same_type",
+    "depth",  # of the node in the syntax tree
+    "position",  # lines from the first line of the function, divided by its number of lines
+    "loops",  # number of loops around the node
+    "distance",  # of its statement from the result, divided by `FARTHEST`
+    "alternatives",  # log of the node's number of edits, less that of the mean node
+    "alternatives_of_line",  # the same of the line
+    "kind_share",  # share of the edits that are of the same kind
+    "same_type",  # 1 if old and new token have one type, -1 if two, 0 if not known
     *CONTEXT_NUMBERS,
-    "changed",
+    "changed",  # number of edits that the step adds or removes
 )
 SPEC = TransitionSpec(
     observation={
@@ -66,7 +67,7 @@ SPEC = TransitionSpec(
     success=("outcome", "fixed"),
     improvement="score_delta",
 )
-_MAX_SYMPTOMS = 3
+_MAX_SYMPTOMS = 3  # the most frequent ones of the parent that go into tokens
 
 Fields = Mapping[str, FieldValue]
 
@@ -126,18 +127,10 @@ class StepFeatures:
         self._mean_alternatives = len(space.edits) / max(1, len(self._alternatives))
         self._line_edits = Counter(edit.line for edit in space.edits)
         self._mean_line_edits = len(space.edits) / max(1, len(self._line_edits))
-        levels: Counter[float] = Counter()
-        for line, count in self._line_edits.items():
-            levels[self.suspiciousness(line)] += count
-        self._max_level, above = max(levels, default=0.0), 0
-        self._ranks: dict[float, tuple[float, float]] = {}
-        for rank, (level, count) in enumerate(sorted(levels.items(), reverse=True)):
-            self._ranks[level] = rank / len(levels), above / len(space.edits)
-            above += count
-
-    def suspiciousness(self, line: int) -> float:
-        """Return the Ochiai suspiciousness of a line, in [0, 1]."""
-        return self._suspiciousness.get(line, (0.0, 0.0, 0.0))[0]
+        self._ranks = _ranks(
+            {line: values[0] for line, values in self._suspiciousness.items()}, self._line_edits
+        )
+        self._max_level = max(self._ranks, default=0.0)
 
     def describe(self, step: Step) -> Fields:
         """Return the action fields; several edits give all tokens and the mean of their numbers."""
@@ -215,3 +208,22 @@ def _agreement(types: Sequence[str]) -> float:
     if len(types) < 2 or "?" in types:
         return 0.0
     return 1.0 if types[0] == types[1] else -1.0
+
+
+def _ranks(
+    suspiciousness: Mapping[int, float], line_edits: Mapping[int, int]
+) -> dict[float, tuple[float, float]]:
+    """Return, by level of suspiciousness, the share of levels and the share of edits above it.
+
+    Args:
+        suspiciousness: Of each line that a test runs; 0 for others.
+        line_edits: Number of edits on each line that has one.
+    """
+    levels: Counter[float] = Counter()
+    for line, count in line_edits.items():
+        levels[suspiciousness.get(line, 0.0)] += count
+    ranks, above = {}, 0
+    for rank, (level, count) in enumerate(sorted(levels.items(), reverse=True)):
+        ranks[level] = rank / len(levels), above / sum(line_edits.values())
+        above += count
+    return ranks

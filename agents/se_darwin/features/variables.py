@@ -6,22 +6,40 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-_CALL_TYPES = {"len": "number", "int": "number", "sum": "number", "abs": "number", "ord": "number"}
-_CALL_TYPES |= {"float": "number", "round": "number", "str": "text", "chr": "text", "repr": "text"}
-_CALL_TYPES |= {"list": "list", "sorted": "list", "dict": "dict", "set": "set", "tuple": "tuple"}
-_CALL_TYPES |= {"join": "text", "strip": "text", "lower": "text", "upper": "text", "find": "number"}
-_CALL_TYPES |= {"replace": "text", "split": "list", "format": "text", "count": "number"}
-_METHOD_OWNERS = {"append": "list", "extend": "list", "insert": "list", "sort": "list"}
-_METHOD_OWNERS |= {"strip": "text", "split": "text", "lower": "text", "startswith": "text"}
-_METHOD_OWNERS |= {"find": "text", "replace": "text", "items": "dict", "keys": "dict", "add": "set"}
+# Types of values by the function or method that returns them, then types of objects by the method
+# that is called on them.
+_CALL_TYPES = {
+    **dict.fromkeys(("abs", "count", "find", "float", "int", "len"), "number"),
+    **dict.fromkeys(("ord", "round", "sum"), "number"),
+    **dict.fromkeys(("chr", "format", "join", "lower", "replace"), "text"),
+    **dict.fromkeys(("repr", "str", "strip", "upper"), "text"),
+    **dict.fromkeys(("list", "sorted", "split"), "list"),
+    "dict": "dict",
+    "set": "set",
+    "tuple": "tuple",
+}
+_METHOD_OWNERS = {
+    **dict.fromkeys(("append", "extend", "insert", "sort"), "list"),
+    **dict.fromkeys(("find", "lower", "replace", "split", "startswith", "strip"), "text"),
+    **dict.fromkeys(("items", "keys"), "dict"),
+    "add": "set",
+}
 _CONSTANT_TYPES = {bool: "bool", int: "number", float: "number", str: "text", bytes: "text"}
-_NODE_TYPES: dict[type[ast.AST], str] = {ast.List: "list", ast.ListComp: "list", ast.Dict: "dict"}
-_NODE_TYPES |= {ast.JoinedStr: "text", ast.Compare: "bool", ast.Tuple: "tuple", ast.Set: "set"}
-_NODE_TYPES |= {ast.DictComp: "dict", ast.SetComp: "set"}
+_NODE_TYPES: dict[type[ast.AST], str] = {
+    ast.Compare: "bool",
+    ast.Dict: "dict",
+    ast.DictComp: "dict",
+    ast.JoinedStr: "text",
+    ast.List: "list",
+    ast.ListComp: "list",
+    ast.Set: "set",
+    ast.SetComp: "set",
+    ast.Tuple: "tuple",
+}
 GROWING_METHODS = ("append", "extend", "add", "insert", "update")
 _TOKEN = re.compile(r"[^\W\d]\w*|\d+(?:\.\d+)?|'[^']*'?|\"[^\"]*\"?")
 _NAME = re.compile(r"[^\W\d]\w*")
-_LONGEST = 40
+_LONGEST = 40  # characters of a described token
 
 
 class Variables:
@@ -43,11 +61,11 @@ class Variables:
         self.roles: dict[str, str] = {}
         self.types: dict[str, str] = {}
         for node in nodes:
-            for name, role, kind in _facts(node):
+            for name, role, value_type in _facts(node):
                 if role and self.roles.get(name, "local") == "local":
                     self.roles[name] = role
-                if kind != "?":
-                    self.types.setdefault(name, kind)
+                if value_type != "?":
+                    self.types.setdefault(name, value_type)
         self._described: dict[str, str] = {}
         self._names: dict[str, list[str]] = {}
 
@@ -85,7 +103,7 @@ class Variables:
 
 
 def _facts(node: ast.AST) -> Iterator[tuple[str, str, str]]:
-    """Yield names with the role and type that *node* gives them."""
+    """Yield variables with the role and type that *node* tells of them; "" and "?" if none."""
     if isinstance(node, ast.arg):
         yield node.arg, "parameter", "?"
     elif isinstance(node, ast.For | ast.comprehension):
@@ -98,16 +116,16 @@ def _facts(node: ast.AST) -> Iterator[tuple[str, str, str]]:
     elif isinstance(node, ast.Subscript):
         yield from _if_name(node.slice, "", "number")
     elif isinstance(node, ast.Compare | ast.BinOp):
-        sides = [node.left, node.right] if isinstance(node, ast.BinOp) else _sides(node)
-        kinds = {_type_of(side) for side in sides} - {"?"}
-        if len(kinds) == 1:
+        sides = [node.left, *([node.right] if isinstance(node, ast.BinOp) else node.comparators)]
+        common = _common_type(sides)
+        if common != "?":
             for side in sides:
-                yield from _if_name(side, "", min(kinds))
+                yield from _if_name(side, "", common)
 
 
-def _if_name(node: ast.AST, role: str, kind: str) -> Iterator[tuple[str, str, str]]:
+def _if_name(node: ast.AST, role: str, value_type: str) -> Iterator[tuple[str, str, str]]:
     if isinstance(node, ast.Name):
-        yield node.id, role, kind
+        yield node.id, role, value_type
 
 
 def _loop_facts(node: ast.For | ast.comprehension) -> Iterator[tuple[str, str, str]]:
@@ -128,10 +146,6 @@ def _assignment_facts(node: ast.AugAssign | ast.Assign) -> Iterator[tuple[str, s
             yield from _if_name(each, "local", "?")
 
 
-def _sides(node: ast.Compare) -> list[ast.expr]:
-    return [node.left, *node.comparators]
-
-
 def _called(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
@@ -143,6 +157,11 @@ def _type_of(node: ast.AST) -> str:
     if isinstance(node, ast.Constant):
         return _CONSTANT_TYPES.get(type(node.value), "?")
     if isinstance(node, ast.BinOp):
-        kinds = {_type_of(node.left), _type_of(node.right)} - {"?"}
-        return min(kinds) if len(kinds) == 1 else "?"
+        return _common_type([node.left, node.right])
     return _NODE_TYPES.get(type(node)) or _CALL_TYPES.get(_called(node), "?")
+
+
+def _common_type(nodes: Sequence[ast.AST]) -> str:
+    """Return the type of all *nodes* whose type is known; ``?`` if these differ or are none."""
+    types = {_type_of(node) for node in nodes} - {"?"}
+    return min(types) if len(types) == 1 else "?"

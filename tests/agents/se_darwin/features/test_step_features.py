@@ -9,6 +9,7 @@ import pytest
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.features import NUMBERS, SPEC, Step, StepFeatures, observe
+from agents.se_darwin.features.statements import FARTHEST
 from agents.se_darwin.sandbox import Execution, Output, Sandbox, TestCase
 from agents.se_darwin.search.operators import refine, revise
 from agents.se_darwin.tasks import RepairTask
@@ -42,14 +43,6 @@ def test_the_observation_contains_the_symptoms(root: Evaluation, two_faults: Rep
     assert observation["pass_rate"] == root.score
     assert observation["symptoms"] == [name for name, _ in Counter(root.symptoms).most_common()]
     assert observation["unfinished"] == 0.0
-
-
-def test_suspiciousness_is_that_of_the_edited_line(
-    root: Evaluation, two_faults: RepairTask
-) -> None:
-    features = StepFeatures(two_faults.space, root)
-    for edit in two_faults.space.edits:
-        assert numbers_of(features, edit)["suspiciousness"] == features.suspiciousness(edit.line)
 
 
 def test_the_line_of_an_exception_and_the_values_of_results_are_seen() -> None:
@@ -151,6 +144,28 @@ def test_every_number_is_what_its_name_says(evaluated: Evaluation, two_faults: R
             "changed": 1.0,
         }
         assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_the_place_and_the_types_of_an_edit_are_seen() -> None:
+    source = "def f(rows, mark='-'):\n    size = len(rows)\n    n = 0\n    for row in rows:\n"
+    source += "        n += size\n    print(n)\n    return n\n"
+    space = EditSpace(source, "f")
+    parent = Evaluation(
+        edits=NOTHING,
+        source=space.source,
+        passed=(False,),
+        execution=Execution(outputs=(ran(2, 3, 4, 5, 6, 7),), end="exit"),
+        symptoms=("a",),
+    )
+    features = StepFeatures(space, parent)
+    found = {
+        (edit.line, edit.new): numbers_of(features, edit)
+        for edit in space.edits
+        if edit.kind == "variable" and edit.old == "size"
+    }
+    assert found[5, "n"]["same_type"] == 1.0
+    assert found[5, "mark"]["same_type"] == 0.0  # nothing tells the type of the parameter
+    assert (found[5, "n"]["loops"], found[5, "n"]["distance"]) == (1.0, 1 / FARTHEST)
 
 
 def test_where_nothing_failed_nothing_is_suspicious(
