@@ -7,22 +7,28 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Literal, TypedDict
 
 from pydantic import BaseModel
 
-from agents.se_darwin.certainty import Assessor, Certainty, describe_certainty
+from agents.se_darwin.certainty import Assessor, describe_certainty
 from agents.se_darwin.collection import evolve_tasks, open_corpus_sandbox
-from agents.se_darwin.edits.rewrite import rewrite
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.prior import PRIOR_FOLDER
+from agents.se_darwin.result import (
+    Ended,
+    EvolutionResult,
+    Iteration,
+    Search,
+    describe_program,
+)
 from agents.se_darwin.search.evolution import Evolution, Outcome
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import CombinedRanker, RandomRanker, Ranker, SuspicionRanker
 from agents.se_darwin.settings import SEDarwinSettings
-from agents.se_darwin.solution.evolved_program import EditDescriber, EvolvedProgram, unified_diff
+from agents.se_darwin.solution.evolved_program import EditDescriber
 from agents.se_darwin.solution.recording import Recording
 from agents.se_darwin.solution.request import EvolutionRequest, SearchProgress
+from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.transition import TransitionSpec
@@ -36,51 +42,6 @@ _SOURCES = {
 }
 ASSESSMENT_SECONDS = 10.0
 """Most seconds in which `evolve_solution` looks for repairs other than the first one."""
-
-Ended = Literal[
-    "success", "evaluations", "seconds", "iterations", "exhausted", "stopped", "contradicted"
-]
-"""Why a search ended: by success, a limit, for lack of new candidates, or as its caller asked.
-
-``contradicted``: each program found that passes all tests contradicts an example in the docstring.
-"""
-
-
-class Iteration(TypedDict):
-    """One generation: candidates run, those that pass every test, best score so far, seconds."""
-
-    generation: int
-    trajectories: int
-    successful: int
-    best_score: float
-    time: float
-
-
-class EvolutionResult(TypedDict):
-    """Result of `SEDarwinAgent.evolve_solution`.
-
-    The keys are those of the original system, and: ``ranked_by``, the ranker of the candidates;
-    ``recorded``, what was recorded to learn from; in the statistics ``timed_out``, the number of
-    candidates that exceeded their time limit, which is at most ``timeout_seconds``; ``ended``, why
-    the search ended; ``left_out``, why a test was not run, for each such test; ``failing``, names
-    of the checks that the best program fails; ``certainty``, how sure the repair is, or None if the
-    program passes all tests as given or is not repaired. The statistics count candidates until the
-    first repair; those run for certainty are counted there.
-    """
-
-    success: bool
-    best_trajectory: EvolvedProgram
-    best_score: float
-    iterations: list[Iteration]
-    total_time: float
-    pool_statistics: dict[str, float]
-    cases_used: int
-    ranked_by: str
-    recorded: str
-    ended: Ended
-    left_out: list[str]
-    failing: list[str]
-    certainty: Certainty | None
 
 
 class SEDarwinAgent(WorldModelAgent):
@@ -195,80 +156,37 @@ class SEDarwinAgent(WorldModelAgent):
         request = EvolutionRequest.from_context(context)
         started = time.monotonic()
         ranker, ranked_by = self._ranker_for(request)
-        policy = Policy(ranker=ranker, batch=self._batch, weighs_effects=request.ranker == "model")
-        with await asyncio.to_thread(request.sandbox) as sandbox:
-            timeout_seconds = request.timeout_seconds or self._timeout_seconds
-            task = await asyncio.to_thread(request.task, sandbox, timeout_seconds)
-            evolution = await asyncio.to_thread(
-                Evolution, task, sandbox, Random(request.seed), policy=policy
-            )
-            recording = Recording(request.agent_folder if request.record else None)
-            assessment = None
-            with recording:  # closes the buffer even if the search fails
-                iterations, history, ended = await asyncio.to_thread(
-                    self._search,
-                    evolution,
-                    request,
-                    started,
-                    lambda outcomes: recording.add(task, outcomes, sandbox),
-                )
-                best = found = evolution.archive.best
-                if self._is_success(found):
-                    best = await asyncio.to_thread(evolution.minimise, found)
-                statistics = _statistics(evolution, history)
-                if best.fixed and best.edits:
-                    assessor = Assessor(
-                        task=task,
-                        sandbox=sandbox,
-                        ranker=ranker,
-                        seed=request.seed,
-                        seconds=_assessment_seconds(request, started),
-                        stop=request.stop or (lambda: False),
-                        uses_docstring=request.docstring,
-                    )
-                    assessment = await asyncio.to_thread(assessor.assess, evolution, best)
-                    recording.add(task, assessment.rivals.outcomes, sandbox)
-                    history += assessment.rivals.outcomes
-                    if assessment.chosen is not best:
-                        best = assessment.chosen
-                        found = assessment.rivals.origins[best]
-                    if assessment.contradicted:
-                        ended = "contradicted"
-            hidden = await asyncio.to_thread(task.hidden_pass_rate, sandbox, best.source)
+        task, search = await self._find_repair(request, started, ranker)
+        best, assessment = search.best, search.assessment
         describer = EditDescriber(request.code, task.space)
-        after = rewrite(request.code, best.source)
         return EvolutionResult(
-            success=self._is_success(best) and ended != "contradicted",
-            best_trajectory=EvolvedProgram(
+            success=self._is_success(best) and search.ended != "contradicted",
+            best_trajectory=describe_program(
+                search,
+                request,
+                describer,
                 agent_name=self.agent_name,
                 problem_description=problem_description,
-                code_after=after,
-                diff=unified_diff(request.code, after, request.path),
-                edits=describer.describe(best.edits),
-                lineage=describer.lineage(found, best, history),
-                success_score=best.score,
-                test_results=list(best.passed),
-                hidden_pass_rate=hidden,
             ),
             best_score=best.score,
-            iterations=iterations,
+            iterations=search.iterations,
             total_time=time.monotonic() - started,
             pool_statistics={
-                **statistics,
+                **search.statistics,
                 "candidate_edits": float(len(task.space.edits)),
                 "timeout_seconds": task.limits.wall_seconds if task.limits else math.inf,
             },
             cases_used=len(task.tests),
             ranked_by=ranked_by,
-            recorded=recording.summary,
-            ended=ended,
+            recorded=search.recorded,
+            ended=search.ended,
             left_out=list(task.suite.left_out) if task.suite else [],
             failing=[
                 name
                 for name, passed in zip(task.check_names, best.passed, strict=True)
                 if not passed
             ],
-            certainty=(describe_certainty(assessment, describer, request) if assessment else None),
+            certainty=describe_certainty(assessment, describer, request) if assessment else None,
         )
 
     def _ranker_for(self, request: EvolutionRequest) -> tuple[Ranker, str]:
@@ -285,6 +203,48 @@ class SEDarwinAgent(WorldModelAgent):
         ranker = CombinedRanker(chosen.model) if chosen.model else SuspicionRanker()
         return ranker, f"{_SOURCES[chosen.source]}{reason}"
 
+    async def _find_repair(
+        self, request: EvolutionRequest, started: float, ranker: Ranker
+    ) -> tuple[RepairTask, Search]:
+        """Search for a repair in the sandbox, minimise it, and compare it with others."""
+        policy = Policy(ranker=ranker, batch=self._batch, weighs_effects=request.ranker == "model")
+        with await asyncio.to_thread(request.sandbox) as sandbox:
+            timeout_seconds = request.timeout_seconds or self._timeout_seconds
+            task = await asyncio.to_thread(request.task, sandbox, timeout_seconds)
+            evolution = await asyncio.to_thread(
+                Evolution, task, sandbox, Random(request.seed), policy=policy
+            )
+            recording = Recording(request.agent_folder if request.record else None)
+            with recording:  # closes the buffer even if the search fails
+                search = await asyncio.to_thread(
+                    self._search,
+                    evolution,
+                    request,
+                    started,
+                    lambda outcomes: recording.add(task, outcomes, sandbox),
+                )
+                if self._is_success(search.found):
+                    search.best = await asyncio.to_thread(evolution.minimise, search.found)
+                search.count(evolution)
+                if search.best.fixed and search.best.edits:
+                    assessor = Assessor(
+                        task=task,
+                        sandbox=sandbox,
+                        ranker=ranker,
+                        seed=request.seed,
+                        seconds=_assessment_seconds(request, started),
+                        stop=request.stop or (lambda: False),
+                        uses_docstring=request.docstring,
+                    )
+                    assessment = await asyncio.to_thread(assessor.assess, evolution, search.best)
+                    recording.add(task, assessment.rivals.outcomes, sandbox)
+                    search.adopt(assessment)
+            search.recorded = recording.summary
+            search.hidden_pass_rate = await asyncio.to_thread(
+                task.hidden_pass_rate, sandbox, search.best.source
+            )
+        return task, search
+
     def _is_success(self, evaluation: Evaluation) -> bool:
         return evaluation.score >= self._success_threshold
 
@@ -294,35 +254,32 @@ class SEDarwinAgent(WorldModelAgent):
         request: EvolutionRequest,
         started: float,
         record: Callable[[Sequence[Outcome]], None],
-    ) -> tuple[list[Iteration], list[Outcome], Ended]:
+    ) -> Search:
         """Run generations until a program is good enough or a limit is reached."""
         iterations: list[Iteration] = []
-        history: list[Outcome] = []
+        outcomes: list[Outcome] = []
         while True:
             began = time.monotonic()
-            remaining = request.max_evaluations - evolution.evaluations
-            if self._is_success(evolution.archive.best):
-                return iterations, history, "success"
-            if remaining <= 0:
-                return iterations, history, "evaluations"
             seconds_left = started + (request.max_seconds or math.inf) - began
-            if seconds_left <= 0.0:
-                return iterations, history, "seconds"
-            if len(iterations) >= (self._max_iterations or math.inf):
-                return iterations, history, "iterations"
-            if request.stop is not None and request.stop():
-                return iterations, history, "stopped"
-            outcomes = evolution.run_generation(remaining, seconds=seconds_left)
-            if not outcomes:
-                return iterations, history, "exhausted"
-            history += outcomes
-            record(outcomes)
+            ended = self._reason_to_end(evolution, request, len(iterations), seconds_left)
+            remaining = request.max_evaluations - evolution.evaluations
+            ran = [] if ended else evolution.run_generation(remaining, seconds=seconds_left)
+            if not ran:
+                return Search(
+                    ended=ended or "exhausted",
+                    found=evolution.archive.best,
+                    best=evolution.archive.best,
+                    iterations=iterations,
+                    outcomes=outcomes,
+                )
+            outcomes += ran
+            record(ran)
             now = time.monotonic()
             iterations.append(
                 Iteration(
                     generation=len(iterations) + 1,
-                    trajectories=len(outcomes),
-                    successful=sum(outcome.child.fixed for outcome in outcomes),
+                    trajectories=len(ran),
+                    successful=sum(outcome.child.fixed for outcome in ran),
                     best_score=evolution.archive.best.score,
                     time=now - began,
                 )
@@ -330,16 +287,22 @@ class SEDarwinAgent(WorldModelAgent):
             if request.on_progress is not None:
                 request.on_progress(_progress(evolution, request, now - started))
 
-
-def _statistics(evolution: Evolution, history: Sequence[Outcome]) -> dict[str, float]:
-    members = evolution.archive.members
-    return {
-        "trajectories": float(len(members)),
-        "evaluations": float(evolution.evaluations),
-        **{name: float(count) for name, count in evolution.split.items()},
-        "mean_score": sum(member.score for member in members) / len(members),
-        "timed_out": float(sum(outcome.child.execution.hung for outcome in history)),
-    }
+    def _reason_to_end(
+        self,
+        evolution: Evolution,
+        request: EvolutionRequest,
+        generations: int,
+        seconds_left: float,
+    ) -> Ended | None:
+        if self._is_success(evolution.archive.best):
+            return "success"
+        if evolution.evaluations >= request.max_evaluations:
+            return "evaluations"
+        if seconds_left <= 0.0:
+            return "seconds"
+        if generations >= (self._max_iterations or math.inf):
+            return "iterations"
+        return "stopped" if request.stop is not None and request.stop() else None
 
 
 def _assessment_seconds(request: EvolutionRequest, started: float) -> float:

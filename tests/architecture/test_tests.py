@@ -109,6 +109,7 @@ TESTED_BY = {
     "agents/waltzrl/game/actor.py": "agents/waltzrl/game/test_training.py",
     "agents/waltzrl/game/dialogue.py": "agents/waltzrl/game/test_training.py",
     "agents/waltzrl/game/rates.py": "agents/waltzrl/game/test_training.py",
+    "agents/se_darwin/result.py": "agents/test_se_darwin_agent.py",
     "agents/se_darwin/certainty/rivals.py": "agents/se_darwin/certainty/test_assessment.py",
     "agents/se_darwin/settings.py": "agents/test_se_darwin_agent.py",
     # Shells of a command or of a process: run as an operator, or the daemon, runs them.
