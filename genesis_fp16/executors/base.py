@@ -103,7 +103,7 @@ class Executor(Protocol):
     def find(self, folder: Path) -> Handle | None:
         """Handle of the job that an earlier daemon ordered for the attempt in *folder*, if any."""
 
-    def end_unseen(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
+    def end_foreign(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
         """Have the job of an attempt end whose files are in another daemon's home.
 
         Args:

@@ -99,8 +99,7 @@ def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> It
     try:
         ref = JobRef(name=job.name, id=engine.submit(job))
     except EngineError as error:
-        what, _, remedy = str(error).partition("; ")
-        yield Finding(ok=False, what=what, remedy=remedy)
+        yield Finding.of_error(error)
         return
     began = time.monotonic()
     said = _wait(engine, ref, place, wait_seconds)
@@ -168,8 +167,7 @@ def _wait(engine: Engine, ref: JobRef, place: _Place, wait_seconds: float) -> st
     said = ""
     while place.read() is None and time.monotonic() < min(give_up, gone_at):
         status = engine.statuses([ref])[ref.name]
-        said = f"{engine.name} says {status.state}"
-        said += f" ({status.reason})" if status.reason else ""
+        said = f"{engine.name} says {status}"
         if status.state in (JobState.FAILED, JobState.SUCCEEDED):
             gone_at = min(gone_at, time.monotonic() + _LATE_SECONDS)
         time.sleep(_ASK_SECONDS)

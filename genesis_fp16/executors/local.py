@@ -228,7 +228,7 @@ class LocalExecutor:
             revoke(folder)
         return None
 
-    def end_unseen(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
+    def end_foreign(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
         """None: no engine can be asked from here; the log names a job that goes on."""
         del folder
         if attempt.job is not None:

@@ -162,8 +162,7 @@ class SlurmEngine:
                 if check == self._check_nodes and not found[-1].ok:
                     break  # Slurm would say that the options are wrong
         except EngineError as error:
-            what, _, remedy = str(error).partition("; ")
-            found.append(Finding(ok=False, what=what, remedy=remedy))
+            found.append(Finding.of_error(error))
         return found
 
     def _check_nodes(self) -> Finding:

@@ -29,8 +29,7 @@ def check_cluster(address: str, token_file: Path | None) -> list[Finding]:
                 _machines(ray),
             ]
     except EngineError as error:
-        what, _, remedy = str(error).rpartition("; ")
-        return [Finding(ok=False, what=what, remedy=remedy)]
+        return [Finding.of_error(error)]
 
 
 def _version(address: str, answer: Answer) -> Finding:

@@ -56,6 +56,9 @@ class JobStatus:
     reason: str = ""
     leave: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.state} ({self.reason})" if self.reason else str(self.state)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
@@ -125,6 +128,12 @@ class Finding:
     ok: bool
     what: str
     remedy: str = ""
+
+    @classmethod
+    def of_error(cls, error: EngineError) -> Finding:
+        """What *error* says; its remedy follows the last semicolon of the message."""
+        what, _, remedy = str(error).rpartition("; ")
+        return cls(ok=False, what=what or remedy, remedy=remedy if what else "")
 
 
 class Engine(Protocol):

@@ -104,13 +104,13 @@ class EngineThread:
                 job.leaves = True
                 log.info("job_leaves", job=job.name, reason=job.status.leave)
                 self._stop(job)
-            if job.unseen and not job.leaves:
-                self._end_unseen(job)
+            if job.foreign and not job.leaves:
+                self._end_foreign(job)
             if job.killed and job.status.state not in GONE:
                 self._kill(job)
         self._note_trouble([job for job in jobs if not job.over])
 
-    def _end_unseen(self, job: Job) -> None:
+    def _end_foreign(self, job: Job) -> None:
         """Have a job end that the engine alone knows; one that waits has no process to signal."""
         if job.status.state is JobState.RUNNING:
             job.leaves = True

@@ -176,15 +176,15 @@ class RemoteExecutor:
         order = read_order(folder)
         return None if order is None else Handle(job=order.job, folder=folder)
 
-    def end_unseen(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
+    def end_foreign(self, agent: str, attempt: Attempt, folder: Path) -> Handle | None:
         """Have the engine end the job, which it knows by its name.
 
         Its daemon may have died before it recorded the job, or before it asked for one.
         """
         number, incarnation = attempt.number, attempt.incarnation
         name = attempt.job or job_name(agent, attempt.run_id, number, incarnation)
-        job = Job(name, folder, incarnation, request=None, started=True, unseen=True)
-        log.info("unseen_job_ends", agent=agent, engine=self.engine.name, job=name)
+        job = Job(name, folder, incarnation, request=None, started=True, foreign=True)
+        log.info("foreign_job_cancelled", agent=agent, engine=self.engine.name, job=name)
         self._jobs[name] = job
         self._thread.start()  # it stops the job once it knows whether that waits
         return Handle(job=name, folder=folder)
@@ -229,7 +229,7 @@ class RemoteExecutor:
             return None
         job.look_at = now + LOOK_SECONDS
         job.flush()
-        status = self._ending_unseen(job, now) if job.unseen else self._ending(job, now)
+        status = self._ending_foreign(job, now) if job.foreign else self._ending(job, now)
         if status is not None:
             job.over = True
             if job.mirror is not None:
@@ -255,18 +255,17 @@ class RemoteExecutor:
             job.gone_at, job.heartbeat = now, beat
         grace = self._grace * (KILLED_GRACE_SHARE if job.killed else 1.0)
         give_up = job.gone_at + grace
-        unseen = job.mirror is not None and not job.killed and job.mirror.looked_at < give_up
+        is_unread = job.mirror is not None and not job.killed and job.mirror.looked_at < give_up
         # A launcher that comes back all the same must not go on.
-        if now < give_up or unseen or not self._take_away(job):
+        if now < give_up or is_unread or not self._take_away(job):
             return None
-        said = f"{self.engine.name} says {job.status.state}"
-        said += f" ({job.status.reason})" if job.status.reason else ""
         return ExitStatus(
-            error=f"the job {job.name} is gone without a result: {said}; it was deleted or killed, "
-            f"or its machine failed; see {job.folder / ENGINE_LOG}"
+            error=f"the job {job.name} is gone without a result: {self.engine.name} says "
+            f"{job.status}; it was deleted or killed, or its machine failed; see "
+            f"{job.folder / ENGINE_LOG}"
         )
 
-    def _ending_unseen(self, job: Job, now: float) -> ExitStatus | None:
+    def _ending_foreign(self, job: Job, now: float) -> ExitStatus | None:
         """Its end once the engine has said for the whole grace time that the job is gone."""
         if job.status.state not in GONE:
             job.gone_at = math.inf
@@ -286,7 +285,7 @@ class RemoteExecutor:
     def waiting(self, handle: Handle) -> str:
         """What the job waits for before it starts, or what its successor waits for."""
         job = self._jobs.get(handle.job)
-        if job is not None and job.unseen:
+        if job is not None and job.foreign:
             cause = job.status.reason if job.status.state is JobState.UNKNOWN else ""
             text = f"until {self.engine.name} says that {job.name} of another home is gone"
             return f"{text}: {cause}" if cause else text
@@ -343,12 +342,12 @@ class RemoteExecutor:
         job = self._jobs.get(handle.job)
         if job is None:
             return not handle.job and self._processes.kill(handle)
-        if not job.killed and not job.unseen:
+        if not job.killed and not job.foreign:
             job.unsent += KILL_LINE + b"\n"
             job.flush()
             if job.started and not job.unsent:
                 job.kill_at = time.monotonic() + KILL_SECONDS
-        if not job.killed or job.unseen:
+        if not job.killed or job.foreign:
             job.killed = True
             self._thread.kill(job)
         return job.status.state not in GONE

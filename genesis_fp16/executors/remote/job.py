@@ -37,7 +37,7 @@ class Job:
         heartbeat: The launcher's last, as of then.
         unsent: Commands that could not be written yet.
         over: Whether its end has been reported.
-        unseen: Whether its files are in another daemon's home, so that the engine alone knows it.
+        foreign: Whether its files are in another daemon's home, so that the engine alone knows it.
         mirror: Of its folder, if its machine does not share it.
     """
 
@@ -60,7 +60,7 @@ class Job:
     heartbeat: float = 0.0
     unsent: bytes = b""
     over: bool = False
-    unseen: bool = False
+    foreign: bool = False
     mirror: AttemptMirror | None = None
 
     @property

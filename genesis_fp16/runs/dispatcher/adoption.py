@@ -40,7 +40,7 @@ def take_over(
         alive = executor.recover(active.handle)
     else:  # no process of a machine: perhaps a job, and its files are in another home
         if not _exists(folder):
-            active.handle = executor.end_unseen(run.agent, active.attempt, folder)
+            active.handle = executor.end_foreign(run.agent, active.attempt, folder)
         alive = active.handle is not None
     log.info("orphan_found", agent=run.agent, run_id=run.id, alive=alive)
     if alive:

@@ -166,7 +166,7 @@ class Attempts:
         self._handles = [each for each in self._handles if each != handle]
         return found[0]
 
-    def end_unseen(self, spec: RunSpec, folder: Path) -> Handle:
+    def end_foreign(self, spec: RunSpec, folder: Path) -> Handle:
         """Have the attempt's job end as a daemon does that has another home."""
         attempt = Attempt(
             run_id=spec.run_id,
@@ -174,7 +174,7 @@ class Attempts:
             incarnation=spec.incarnation,
             started_at=time.time(),
         )
-        handle = self.executor.end_unseen(spec.agent, attempt, folder)
+        handle = self.executor.end_foreign(spec.agent, attempt, folder)
         assert handle is not None
         return handle
 
@@ -295,11 +295,11 @@ class EngineContract(ExecutorContract):
         pid = json.loads((spec.attempt_folder / CLAIM_FILE).read_text())["pid"]
         [worker] = psutil.Process(pid).children()
         attempts.restart_daemon()
-        unseen = attempts.end_unseen(spec, tmp_path / "other-home")
-        assert unseen.job == handle.job
-        assert attempts.executor.poll(unseen) is None
-        assert "of another home" in attempts.executor.waiting(unseen)
-        assert attempts.ended(unseen) == ExitStatus()
+        foreign = attempts.end_foreign(spec, tmp_path / "other-home")
+        assert foreign.job == handle.job
+        assert attempts.executor.poll(foreign) is None
+        assert "of another home" in attempts.executor.waiting(foreign)
+        assert attempts.ended(foreign) == ExitStatus()
         assert gone(worker.pid)
         assert not (tmp_path / "other-home").exists()
         attempts.forget(handle)
@@ -313,8 +313,8 @@ class EngineContract(ExecutorContract):
             handle = attempts.submit(spec)
             wait_until(lambda: "in the queue" in attempts.executor.waiting(handle), "the job")
             attempts.restart_daemon()
-            unseen = attempts.end_unseen(spec, tmp_path / "other-home")
-            assert attempts.ended(unseen) == ExitStatus()
+            foreign = attempts.end_foreign(spec, tmp_path / "other-home")
+            assert attempts.ended(foreign) == ExitStatus()
             attempts.forget(handle)
         assert not spec.events_path.exists() or "started" not in spec.events_path.read_text()
 
