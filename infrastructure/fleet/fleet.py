@@ -52,7 +52,9 @@ class Fleet:
             ValueError: The fleet has a member of this name.
         """
         if name in self._slots:
-            raise ValueError(f"the fleet has a member {name!r}: let it leave first, or use a name")
+            raise ValueError(
+                f"the fleet has a member {name!r}: let it leave first, or use another name"
+            )
         slot = self._slots[name] = self._new_slot(name, member)
         self._unstack(slot.key)
 

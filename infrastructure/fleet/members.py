@@ -39,13 +39,26 @@ class FleetMember:
 
 @dataclass(slots=True)
 class Slot:
-    """A member's place in its fleet, and what the fleet knows of it."""
+    """A member's place in its fleet, and what the fleet knows of it.
+
+    Attributes:
+        name: Name in the fleet.
+        member: The member.
+        form: Stacked form of its model; None if it has none.
+        key: Number of its shape; None if it has none.
+        alone_reason: Why it trains alone; None if it may be stacked.
+        index: Its row in the stacks of its shape.
+        is_checked: Whether a step has shown that its loss draws no random numbers and reaches the
+            model's parameters through ``forward`` alone.
+        loss_is_known: Whether its loss is the `PendingLoss` that it returns; None before a step
+            has shown it.
+    """
 
     name: str
     member: FleetMember
     form: StackedForm | None
-    key: int | None  # number of its shape; None where it has none
+    key: int | None
     alone_reason: str | None
-    index: int = 0  # place in the stacks
+    index: int = 0
     is_checked: bool = False
-    loss_is_known: bool | None = None  # whether a pending loss is the loss; None before its check
+    loss_is_known: bool | None = None

@@ -249,7 +249,7 @@ class Trainings(Generic[T]):
                 standing = _standing_of_group(len(group) - 1, self._measured[group])
             else:
                 loop = member.loop
-                reason = alone.get(member.name) or (loop and loop.alone_reason) or "it has left"
+                reason = alone.get(member.name) or (loop and loop.alone_reason) or "its step failed"
                 standing = Standing(with_others=0, ratio=None, reason=f"trains alone: {reason}")
             if standing != member.standing:
                 member.standing = standing

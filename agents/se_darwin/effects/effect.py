@@ -8,17 +8,17 @@ from math import pow as power
 
 from agents.se_darwin.edits import Edit
 
-# Chosen by hand near the weights of a conditional logit model, fitted to 34 foreign bugs and judged
-# on 16 handwritten ones, and the other way round (docs/se-darwin-benchmark.md, "What an edit would
-# change").
-POWER = 0.5
-NOTHING = 0.05
-EVERY_FAILING = 2.0
-NO_PASSING = 8.0
-PASSING = 0.3
-RAISES_IN_PASSING = 0.5
-RAISES_IN_FAILING = 0.6
-SAME_AGAIN = 0.05
+# Factors of the chance of an edit, chosen by hand near the weights of a conditional logit model,
+# fitted to 34 foreign bugs and judged on 16 handwritten ones, and the other way round
+# (docs/se-darwin-benchmark.md, "What an edit would change").
+POWER = 0.5  # exponent of the ranker's estimate
+NOTHING = 0.05  # if it changes nothing in any failing check; no other factor counts then
+EVERY_FAILING = 2.0  # if it changes something in every failing check
+NO_PASSING = 8.0  # if it changes nothing in any passing check
+PASSING = 0.3  # to the power of the share of passing checks in which it changes something
+RAISES_IN_PASSING = 0.5  # if it raises in a passing check, and did not before
+RAISES_IN_FAILING = 0.6  # to the power of the share of failing checks in which it does
+SAME_AGAIN = 0.05  # if it does the same as an edit of its place that is likelier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +27,9 @@ class Effect:
 
     Attributes:
         failing: Share of the failing checks, in [0, 1].
-        passing: Share of the passing checks.
+        passing: The same of the passing checks.
         raising_failing: Share of the failing checks in which it raises, and did not before.
-        raising_passing: Share of the passing checks.
+        raising_passing: The same of the passing checks.
         is_reached: Whether a failing check reaches its place.
         same_as: Equal for edits of one place that do the same in all recorded states; None if that
             is not known.
@@ -59,7 +59,7 @@ class Effect:
 def weigh(
     weights: Sequence[float], edits: Sequence[Edit], effects: Mapping[Edit, Effect]
 ) -> list[float]:
-    """Return the *weights* of *edits* with what their *effects* say.
+    """Return the *weights* of *edits*, a ranker's estimates, multiplied by what their effects say.
 
     Of edits that do the same in all recorded states, the first is tried long before the others.
     """

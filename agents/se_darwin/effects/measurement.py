@@ -13,8 +13,8 @@ from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 
-MAX_SECONDS = 6.0
-MAX_PROBES = 8000
+MAX_SECONDS = 6.0  # of one measurement, without the run of the tests
+MAX_PROBES = 8000  # of one measurement: an edit each
 _MOST_LOST = 8  # probes that may end their process
 
 
@@ -82,15 +82,25 @@ def measure_effects(
 
 
 def _effect(checks: Sequence[object], fields: Sequence[object], probe: Probe) -> Effect:
+    """Return what the sandbox reports of *probe*.
+
+    Args:
+        checks: Numbers of failing and of passing checks.
+        fields: Numbers of checks that it reaches, changes and raises in, and a digest of what it
+            does, empty if that is not known.
+        probe: The probe.
+    """
     failing, passing = (max(1, int(str(each))) for each in checks)
     *counts, digest = fields
-    reached, changed, unbroken, raised, broken = (int(str(each)) for each in counts)
+    reached, changed_failing, changed_passing, raised_failing, raised_passing = (
+        int(str(each)) for each in counts
+    )
     same_as = (probe["place"], probe["old"]["text"], digest) if digest else None
     return Effect(
-        failing=min(1.0, changed / failing),
-        passing=min(1.0, unbroken / passing),
-        raising_failing=min(1.0, raised / failing),
-        raising_passing=min(1.0, broken / passing),
+        failing=min(1.0, changed_failing / failing),
+        passing=min(1.0, changed_passing / passing),
+        raising_failing=min(1.0, raised_failing / failing),
+        raising_passing=min(1.0, raised_passing / passing),
         is_reached=reached > 0,
         same_as=same_as,
     )

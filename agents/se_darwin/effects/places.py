@@ -29,6 +29,9 @@ class _Block:
 class Places:
     """Numbers the places of a function: before each statement, in the heads of loops, after blocks.
 
+    The number of a place is three times that of its statement in breadth-first order; plus one in
+    the head of a loop, plus two after the last statement of a block.
+
     Args:
         source: Source of a program in normal form.
         function: Name of the function, or ``Class.method``.

@@ -50,7 +50,10 @@ def take_over(
 
 
 def _exists(folder: Path) -> bool:
-    """Whether *folder* exists; False also while storage fails."""
+    """Whether *folder* exists; False also while storage fails.
+
+    The engine then ends the job: no attempt begins while one may train whose files nobody can read.
+    """
     try:
         return folder.exists()
     except OSError:
