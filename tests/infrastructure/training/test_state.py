@@ -45,9 +45,12 @@ def test_a_checkpoint_without_clipping_loads_into_a_clipping_trainer(
     run(plain, range(3))
     plain.save_checkpoint(tmp_path / "plain.pt")
     clipping.load_checkpoint(tmp_path / "plain.pt")
+    assert torch.equal(weights(clipping), weights(plain))
     run(clipping, range(3))
+    assert not torch.equal(weights(clipping), weights(plain))
     clipping.save_checkpoint(tmp_path / "clipping.pt")
     plain.load_checkpoint(tmp_path / "clipping.pt")
+    assert torch.equal(weights(clipping), weights(plain))
 
 
 def weights(trainer: FP16Trainer) -> torch.Tensor:

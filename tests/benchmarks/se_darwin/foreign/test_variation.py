@@ -28,6 +28,8 @@ def test_a_call_without_literals_is_not_varied() -> None:
 
 
 def test_rows_of_a_table_keep_their_length() -> None:
-    for text in varied(["turn([[1, 2], [3, 4]])"], 20, Random(1)):
+    texts = varied(["turn([[1, 2], [3, 4]])"], 20, Random(1))
+    assert len(texts) > 1
+    for text in texts:
         rows = ast.literal_eval(text.removeprefix("turn(").removesuffix(")"))
         assert {len(row) for row in rows} == {2}

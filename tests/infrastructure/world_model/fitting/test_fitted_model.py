@@ -53,6 +53,7 @@ def test_the_family_with_the_lowest_loss_on_the_calibration_groups_is_selected(c
 def test_the_test_groups_are_not_read(data, untrained, candidates):
     without = replace(data, parts={k: v for k, v in data.parts.items() if k != "test"})
     again = fit_candidates(without, untrained)
+    assert again.keys() == candidates.keys()
     for name, model in again.items():
         assert model.calibration == candidates[name].calibration
         assert model.ensemble_weight == candidates[name].ensemble_weight
