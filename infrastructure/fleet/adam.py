@@ -17,7 +17,7 @@ from torch.optim import Adam
 from infrastructure.fleet.agreement import elementwise_agrees
 from infrastructure.fleet.parameters import StackedParameters, own_storages
 from infrastructure.training import FP16Trainer
-from infrastructure.training.optimizer_step import adam_kernel, is_observed
+from infrastructure.training.direct_step import adam_kernel, is_observed
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 _tensors_of = itemgetter(*_STATE)

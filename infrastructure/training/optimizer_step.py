@@ -16,19 +16,14 @@ from typing import Any, cast
 import structlog
 import torch
 from torch import Tensor
-from torch._C._autograd import _profiler_enabled
 from torch.nn import Parameter
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from infrastructure.training.adaptive_clip import AdaptiveClip
 from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.direct_step import direct_step, is_observed, is_plain, plain_step
 
 _FUSED = (Adam, AdamW, SGD, Adagrad)
-
-_SMOOTHING = 0.97
-_Z_SCORE = 2.5
-_WARM_UP_STEPS = 25.0
-_EPSILON = 1e-6
 
 log = structlog.get_logger()
 
@@ -126,9 +121,9 @@ class OptimizerStep:
             for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(inverse)
-        if _is_plain(self._optimizer) and not is_observed(self._optimizer):
+        if is_plain(self._optimizer) and not is_observed(self._optimizer):
             cast("Any", self._optimizer)._opt_called = True  # as in `direct_step`
-            _plain_step(self._optimizer)
+            plain_step(self._optimizer)
         else:
             self._optimizer.step()
 
@@ -192,14 +187,14 @@ def _skips_and_unscales(kind: type[Optimizer], device: torch.device) -> bool:
         optimizer = cast("Any", kind)([parameter], lr=0.125, fused=True)
         if not first:
             parameter.grad = torch.ones_like(parameter)
-            _plain_step(optimizer)
+            plain_step(optimizer)
         parameter.grad = torch.full_like(parameter, grad)
         for name, value in attributes.items():
             setattr(optimizer, name, torch.tensor(value, device=device))
         if attributes:
             direct_step(optimizer)
         elif grad:
-            _plain_step(optimizer)
+            plain_step(optimizer)
         step = optimizer.state[parameter].get("step", torch.zeros(()))
         return [parameter[0].item(), step.item()]
 
@@ -211,201 +206,3 @@ def _skips_and_unscales(kind: type[Optimizer], device: torch.device) -> bool:
         return before == skipped != after == scaled
 
     return right(first=True) and right(first=False)
-
-
-def direct_step(optimizer: Optimizer) -> None:
-    """Update the parameters exactly as ``optimizer.step()`` would, with less host time.
-
-    Around the fused kernel, torch announces the step to hooks and to the profiler, checks every
-    parameter's type and device, and groups them; for a small model that costs more than the
-    kernel. Without hooks or a profiler, and with parameters that the trainer has checked, this
-    calls the kernel directly; with them it calls ``optimizer.step()``.
-
-    Args:
-        optimizer: Fused optimizer over float32 parameters on one device, with ``grad_scale`` and
-            ``found_inf`` set.
-    """
-    if is_observed(optimizer):
-        optimizer.step()
-        return
-    fused = cast("Any", optimizer)
-    fused._opt_called = True  # all that an LR scheduler's wrapper does
-    if not isinstance(optimizer, Adam | AdamW) or not _call_adam_kernel(
-        optimizer, fused.grad_scale, fused.found_inf
-    ):
-        _plain_step(optimizer)
-
-
-@torch.no_grad()
-def _plain_step(optimizer: Optimizer) -> None:
-    """Call torch's own step inside its wrappers, which call hooks and import ``torch._dynamo``.
-
-    The import takes over a second of CPU time. Gradients of the step itself are off, as the wrapper
-    has them unless the optimizer is differentiable, which a fused one cannot be.
-    """
-    inspect.unwrap(type(optimizer).step)(optimizer)
-
-
-def _is_plain(optimizer: Optimizer) -> bool:
-    """Whether the wrappers of ``step`` are torch's own, and nobody differentiates through it."""
-    ours = type(optimizer).__module__.startswith("torch.optim.")
-    return ours and not any(group.get("differentiable") for group in optimizer.param_groups)
-
-
-def is_observed(optimizer: Optimizer) -> bool:
-    """Whether hooks or a profiler expect that ``optimizer.step()`` is called."""
-    replaced = optimizer.__dict__.get("step")
-    return bool(
-        optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or _global_optimizer_pre_hooks
-        or _global_optimizer_post_hooks
-        or _profiler_enabled()
-        or (replaced is not None and not _is_of_lr_scheduler(replaced, optimizer))
-    )
-
-
-def _is_of_lr_scheduler(replaced: object, optimizer: Optimizer) -> bool:
-    wraps = getattr(replaced, "__wrapped__", None)
-    return hasattr(replaced, "_wrapped_by_lr_sched") and wraps is type(optimizer).step
-
-
-@torch.no_grad()
-def _call_adam_kernel(optimizer: Optimizer, grad_scale: Tensor | None, found_inf: Tensor) -> bool:
-    """Call the kernel, or change nothing and return False where torch's own step is needed.
-
-    It is needed for the first step, which makes the state, and in rare cases: AMSGrad, a learning
-    rate in a tensor, a subclass of Parameter. Formula: ``torch/optim/adam.py``, `_fused_adam`.
-    """
-    calls = []
-    for group in optimizer.param_groups:
-        parameters = [p for p in group["params"] if p.grad is not None]
-        states = [optimizer.state[p] for p in parameters]
-        if (
-            group["amsgrad"]
-            or isinstance(group["lr"], Tensor)
-            or not all(states)
-            or any(type(p) is not Parameter for p in parameters)
-        ):
-            return False
-        if parameters:
-            calls.append((group, parameters, states))
-    applied = 1.0 - found_inf
-    for group, parameters, states in calls:
-        steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, [applied] * len(steps))
-        adam_kernel(
-            optimizer,
-            group,
-            list(parameters),
-            [p.grad for p in parameters if p.grad is not None],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            steps,
-            grad_scale=grad_scale,
-            found_inf=found_inf,
-        )
-    return True
-
-
-def adam_kernel(  # noqa: PLR0913, PLR0917 as torch's
-    optimizer: Optimizer,
-    group: Mapping[str, Any],
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    means: list[Tensor],
-    squares: list[Tensor],
-    steps: list[Tensor],
-    *,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-) -> None:
-    """Call torch's fused kernel of *optimizer*, an Adam or AdamW, under ``torch.no_grad()``.
-
-    Args:
-        group: Parameter group with the hyperparameters.
-        steps: Step counts, this step included.
-    """
-    decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
-    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
-    kernel(
-        parameters,
-        gradients,
-        means,
-        squares,
-        [],
-        steps,
-        lr=group["lr"],
-        beta1=group["betas"][0],
-        beta2=group["betas"][1],
-        weight_decay=group["weight_decay"],
-        eps=group["eps"],
-        amsgrad=False,
-        maximize=group["maximize"],
-        grad_scale=grad_scale,
-        found_inf=found_inf,
-    )
-
-
-class AdaptiveClip:
-    """Clips a gradient norm that stands out of the running mean: ZClip.
-
-    Kumar et al. 2025, "ZClip: Adaptive Spike Mitigation for LLM Pre-Training", arXiv 2504.02507,
-    with its defaults. With mean m and deviation s of the norms so far, a norm g of z-score
-    ``z = (g - m) / s`` above ``z0 = 2.5`` is clipped to ``m + s * z0**2 / z``; then
-    ``m = a * m + (1 - a) * g`` and ``s**2 = a * s**2 + (1 - a) * (g - m)**2``, with ``a = 0.97``
-    and the clipped g. The first 25 norms only establish m and s. A skipped step leaves them alone:
-    an infinite norm would stay in a running mean for good.
-
-    Only `state_dict` reads the device.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._count, self._mean, self._variance = torch.zeros(3, device=device).unbind()
-
-    def __call__(self, norm: Tensor, found_inf: Tensor) -> Tensor:
-        """Number to divide the gradients by; adds *norm* to the statistics.
-
-        Args:
-            norm: float32 ``[]``, global norm of the unscaled gradients.
-            found_inf: float32 ``[]``: 1 if the step is skipped, else 0.
-
-        Returns:
-            float32 ``[]``, at least 1.
-        """
-        deviation = self._variance.sqrt() + _EPSILON
-        z = (norm - self._mean) / deviation
-        bound = self._mean + _Z_SCORE**2 * self._variance.sqrt() / z
-        clips = (z > _Z_SCORE) & (self._count >= _WARM_UP_STEPS)
-        clipped = torch.where(clips, bound, norm)
-        divisor = torch.where(clips, norm / bound, 1.0)
-        self._add(clipped, found_inf)
-        return divisor
-
-    def _add(self, norm: Tensor, found_inf: Tensor) -> None:
-        """Update a plain mean and variance with the first norms, exponential ones after them."""
-        isfinite = found_inf == 0.0
-        self._count.add_(isfinite)
-        weight = torch.where(
-            self._count <= _WARM_UP_STEPS, 1.0 / self._count.clamp(min=1.0), 1.0 - _SMOOTHING
-        )
-        mean = self._mean + weight * (norm - self._mean)
-        # The plain variance takes one distance from the old mean (Welford 1962), ZClip's none.
-        from_mean = torch.where(self._count <= _WARM_UP_STEPS, norm - self._mean, norm - mean)
-        variance = self._variance + weight * (from_mean * (norm - mean) - self._variance)
-        self._mean.copy_(torch.where(isfinite, mean, self._mean))
-        self._variance.copy_(torch.where(isfinite, variance, self._variance))
-
-    def state_dict(self) -> dict[str, float]:
-        """The statistics as plain numbers; reads the device."""
-        return {
-            "count": self._count.item(),
-            "mean": self._mean.item(),
-            "variance": self._variance.item(),
-        }
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restore what `state_dict` returned."""
-        self._count.fill_(state["count"])
-        self._mean.fill_(state["mean"])
-        self._variance.fill_(state["variance"])

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from infrastructure.training.adaptive_clip import AdaptiveClip
 from infrastructure.training.checkpoints import CheckpointError, read_state, write_state
 from infrastructure.training.checkpoints.fit import (
     compare_model,
@@ -24,7 +25,6 @@ from infrastructure.training.checkpoints.original import has_manifest, read_orig
 from infrastructure.training.distributed import Ranks, is_sharded
 from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.loss_scale import LossScale
-from infrastructure.training.optimizer_step import AdaptiveClip
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.step_record import StepRecord

@@ -69,6 +69,7 @@ TESTED_BY = {
     "genesis_fp16/daemon/agent_task.py": "genesis_fp16/daemon/test_preflight.py",
     "genesis_fp16/worker/lab.py": "genesis_fp16/cli/lab/test_freeze.py",
     "genesis_fp16/worker/profile.py": "genesis_fp16/daemon/test_profile.py",
+    "infrastructure/training/optimizer_step.py": "infrastructure/training/test_fp16_trainer.py",
     "infrastructure/training/diagnostics/marked_calls.py": (
         "infrastructure/training/diagnostics/test_phase_clock.py"
     ),
