@@ -6,7 +6,6 @@ of a real engine takes seconds of computing, so `LauncherContract` has what no e
 """
 
 import json
-import secrets
 import subprocess
 import sys
 import time
@@ -20,21 +19,18 @@ import pytest
 
 from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.remote_attempt import CLAIM_FILE, RESULT_FILE
-from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import Executor, ExitStatus, Handle
 from genesis_fp16.executors.job_files import write_fence
 from genesis_fp16.executors.object_store import Mirrors
 from genesis_fp16.executors.remote import Engine, JobState, RemoteExecutor, Resources
 from genesis_fp16.executors.remote.executor import JobOptions, job_name
-from genesis_fp16.runs.spec import make_spec
-from genesis_fp16.settings import AgentSettings, Settings
-from infrastructure.events import Event, EventTail, PrecisionState, SetPrecision
+from genesis_fp16.settings import Settings
+from infrastructure.events import Event, EventTail, SetPrecision
 from infrastructure.events.command import Stop
+from tests.genesis_fp16.executors.attempt_spec import FP32, attempt_spec
 from tests.patience import crowding, gone, wait_until
 
-FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
-FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 ROLLBACK_SECONDS = 5.0  # from the daemon's command to the worker's acknowledgement
 GRACE_SECONDS = 3.0  # shorter than in production, longer than a heartbeat
 ASK_SECONDS = 0.3  # the same
@@ -93,25 +89,7 @@ class Attempts:
 
     def spec(self, run_id: str = "", number: int = 1, **how: object) -> RunSpec:
         """A new attempt, of a new run by default, whose worker behaves as *how* says."""
-        agents = {"a": AgentSettings(settings=how)}
-        run = Run(
-            id=run_id or secrets.token_hex(4),
-            agent="a",
-            number=1,
-            trigger="manual",
-            state=RunState.STARTING,
-            seed=0,
-            due_at=0.0,
-            created_at=0.0,
-            available_at=0.0,
-        )
-        attempt = Attempt(
-            run_id=run.id, number=number, incarnation=secrets.token_hex(16), started_at=0.0
-        )
-        settings = self._settings.model_copy(update={"agents": agents})
-        spec = make_spec(settings, run, attempt, "a:A", FP16)
-        spec.attempt_folder.mkdir(parents=True)
-        return spec
+        return attempt_spec(self._settings, how, run_id=run_id, number=number)
 
     def submit(self, spec: RunSpec) -> Handle:
         handle = self.executor.submit(spec)

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -13,19 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from genesis_fp16.domain.attempt import Attempt
-from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import ExitStatus, Handle, LocalExecutor
-from genesis_fp16.runs.spec import make_spec
-from genesis_fp16.settings import AgentSettings, Settings
-from infrastructure.events import EventTail, PrecisionState, SetPrecision
+from genesis_fp16.settings import Settings
+from infrastructure.events import EventTail, SetPrecision
 from infrastructure.events.command import Stop
+from tests.genesis_fp16.executors.attempt_spec import FP32, attempt_spec
 from tests.genesis_fp16.executors.contract import WorkerContract
 from tests.patience import gone
-
-FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
-FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 
 
 @pytest.fixture
@@ -36,23 +30,7 @@ def executor(standin_command: tuple[str, ...]) -> LocalExecutor:
 @pytest.fixture
 def spec(home_settings: Settings) -> Callable[..., RunSpec]:
     def make(**how: object) -> RunSpec:
-        settings = home_settings.model_copy(update={"agents": {"a": AgentSettings(settings=how)}})
-        run = Run(
-            id=secrets.token_hex(4),
-            agent="a",
-            number=1,
-            trigger="manual",
-            state=RunState.STARTING,
-            seed=0,
-            due_at=0.0,
-            created_at=0.0,
-            available_at=0.0,
-        )
-        incarnation = secrets.token_hex(16)
-        attempt = Attempt(run_id=run.id, number=1, incarnation=incarnation, started_at=0.0)
-        made = make_spec(settings, run, attempt, "a:A", FP16)
-        made.attempt_folder.mkdir(parents=True)
-        return made
+        return attempt_spec(home_settings, how)
 
     return make
 

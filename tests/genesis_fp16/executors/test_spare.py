@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,18 +10,15 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from genesis_fp16.domain.attempt import Attempt
-from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import ExitStatus, Handle, LocalExecutor, local
 from genesis_fp16.executors.spare import SpareWorker, Surroundings
-from genesis_fp16.runs.spec import make_spec
-from genesis_fp16.settings import AgentSettings, Settings
-from infrastructure.events import EventTail, PrecisionState
+from genesis_fp16.settings import Settings
+from infrastructure.events import EventTail
 from infrastructure.events.command import Stop
+from tests.genesis_fp16.executors.attempt_spec import attempt_spec
 from tests.patience import gone, wait_until
 
-FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
 STANDIN = (sys.executable, str(Path(__file__).parents[1] / "standin_spare.py"))
 
 pytestmark = pytest.mark.process
@@ -51,23 +47,7 @@ class Executors:
         return executor, spare
 
     def spec(self, **how: object) -> RunSpec:
-        settings = self._settings.model_copy(update={"agents": {"a": AgentSettings(settings=how)}})
-        name = f"run{time.monotonic_ns()}"
-        run = Run(
-            id=name,
-            agent="a",
-            number=1,
-            trigger="manual",
-            state=RunState.STARTING,
-            seed=0,
-            due_at=0.0,
-            created_at=0.0,
-            available_at=0.0,
-        )
-        attempt = Attempt(run_id=name, number=1, incarnation="i", started_at=0.0)
-        spec = make_spec(settings, run, attempt, "a:A", FP16)
-        spec.attempt_folder.mkdir(parents=True)
-        return spec
+        return attempt_spec(self._settings, how)
 
     def submit(self, executor: LocalExecutor, spec: RunSpec) -> Handle:
         handle = executor.submit(spec)

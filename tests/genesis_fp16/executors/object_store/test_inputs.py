@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.domain.attempt import Attempt
-from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.executors.object_store.inputs import input_files
-from genesis_fp16.runs.spec import make_spec
-from genesis_fp16.settings import AgentSettings, Settings
-from infrastructure.events import PrecisionState
+from genesis_fp16.settings import Settings
+from tests.genesis_fp16.executors.attempt_spec import attempt_spec
 
 HERE = (
     *("agents/a/replay/1.jsonl", "agents/a/published/model.pt", "agents/b/replay/1.jsonl"),
@@ -32,22 +29,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def inputs(home: Path, **settings: str) -> set[str]:
-    run = Run(
-        id="r",
-        agent="a",
-        number=1,
-        trigger="manual",
-        state=RunState.STARTING,
-        seed=0,
-        due_at=0.0,
-        created_at=0.0,
-        available_at=0.0,
-        baseline_of="q",
-    )
-    attempt = Attempt(run_id="r", number=2, incarnation="0" * 32, started_at=0.0)
-    of_home = Settings(home=home, agents={"a": AgentSettings(settings=settings)})
-    fp32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
-    spec = make_spec(of_home, run, attempt, "a:A", fp32)
+    spec = attempt_spec(Settings(home=home), settings, run_id="r", number=2, baseline_of="q")
     found = [path.relative_to(home).as_posix() for path in input_files(spec, home)]
     assert len(found) == len(set(found))
     return set(found)

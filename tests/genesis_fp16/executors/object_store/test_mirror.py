@@ -15,8 +15,8 @@ from genesis_fp16.executors.object_store.mirrors import HOME_FILE
 from genesis_fp16.system.object_store import ObjectStore
 from infrastructure.events import EventTail, SetPrecision
 from infrastructure.events.command import Stop
+from tests.genesis_fp16.executors.attempt_spec import FP32
 from tests.genesis_fp16.executors.contract import (
-    FP32,
     ROLLBACK_SECONDS,
     Attempts,
     check_what_is_left,

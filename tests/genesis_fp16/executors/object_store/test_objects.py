@@ -11,10 +11,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 from structlog.testing import capture_logs
 
-from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.remote_attempt import Claim, JobOrder
-from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.domain.stored_attempt import (
     LONGEST_INLINE,
@@ -29,12 +27,11 @@ from genesis_fp16.domain.stored_attempt import (
 from genesis_fp16.executors.job_files import write_fence, write_order
 from genesis_fp16.executors.object_store import AttemptMirror, Mirrors
 from genesis_fp16.executors.object_store.mirrors import HOME_FILE
-from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import Settings
 from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
 from genesis_fp16.worker.stored.__main__ import is_chosen
 from genesis_fp16.worker.stored.folders import ChangedFiles, Folders
-from infrastructure.events import PrecisionState
+from tests.genesis_fp16.executors.attempt_spec import FP32, attempt_spec
 from tests.patience import wait_until
 
 JOB, START = "genesis-a-r-1-0", "0123456789abcdef"
@@ -50,21 +47,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> RunSpec:
-    run = Run(
-        id="r",
-        agent="a",
-        number=1,
-        trigger="manual",
-        state=RunState.STARTING,
-        seed=0,
-        due_at=0.0,
-        created_at=0.0,
-        available_at=0.0,
-    )
-    attempt = Attempt(run_id="r", number=1, incarnation="0" * 32, started_at=0.0)
-    fp32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
-    spec = make_spec(Settings(home=tmp_path), run, attempt, "a:A", fp32)
-    spec.attempt_folder.mkdir(parents=True)
+    spec = attempt_spec(Settings(home=tmp_path), run_id="r", precision=FP32)
     (spec.attempt_folder / SPEC_FILE).write_text(spec.model_dump_json())
     write_fence(spec.run_folder, spec.incarnation)
     write_order(spec.attempt_folder, order(spec))
