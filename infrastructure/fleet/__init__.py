@@ -8,7 +8,7 @@ from infrastructure.fleet.fleet import Fleet
 from infrastructure.fleet.forms import NotStackableError, StackedForm
 from infrastructure.fleet.losses import StackableLoss
 from infrastructure.fleet.members import FleetMember
-from infrastructure.fleet.stackable import shape_text, stackable
+from infrastructure.fleet.stackable import not_stackable_reason, shape_text
 from infrastructure.fleet.trainings import Ended, Standing, Trainings
 
 __all__ = [
@@ -20,6 +20,6 @@ __all__ = [
     "StackedForm",
     "Standing",
     "Trainings",
+    "not_stackable_reason",
     "shape_text",
-    "stackable",
 ]

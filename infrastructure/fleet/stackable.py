@@ -16,7 +16,7 @@ from infrastructure.training import FP16Trainer
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def stackable(model: Module) -> str | None:
+def not_stackable_reason(model: Module) -> str | None:
     """Reason *model* cannot be computed together with others of its shape, or None."""
     try:
         stacked_form(model)

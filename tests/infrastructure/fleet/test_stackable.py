@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from infrastructure.fleet import Fleet, FleetMember, shape_text, stackable
+from infrastructure.fleet import Fleet, FleetMember, not_stackable_reason, shape_text
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 
 
@@ -48,7 +48,7 @@ def frozen():
     ],
 )
 def test_the_reason_names_what_is_in_the_way(build, reason):
-    found = stackable(build())
+    found = not_stackable_reason(build())
     assert found is None if reason is None else reason in found
 
 
