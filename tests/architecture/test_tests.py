@@ -21,6 +21,7 @@ TESTED_BY = {
     "genesis_fp16/executors/base.py": "genesis_fp16/executors/test_local.py",
     "genesis_fp16/runs/dispatcher/*.py": "genesis_fp16/runs/dispatcher/test_dispatcher.py",
     "genesis_fp16/executors/remote/deadline.py": "genesis_fp16/executors/ray/test_connection.py",
+    "genesis_fp16/executors/remote/ending.py": "genesis_fp16/executors/remote/test_executor.py",
     "genesis_fp16/executors/remote/engine_thread.py": (
         "genesis_fp16/executors/remote/test_executor.py"
     ),

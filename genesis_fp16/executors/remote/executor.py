@@ -5,8 +5,6 @@ What the dispatcher calls touches files alone; `EngineThread` talks to the engin
 
 from __future__ import annotations
 
-import math
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -21,17 +19,14 @@ from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
 from genesis_fp16.executors.job_files import (
     is_claimed,
-    last_heartbeat,
     read_order,
-    read_result,
-    revoke,
     write_fence,
     write_order,
 )
 from genesis_fp16.executors.local import LocalExecutor
 from genesis_fp16.executors.object_store import Mirrors
+from genesis_fp16.executors.remote.ending import Endings, revoke_run
 from genesis_fp16.executors.remote.engine import (
-    ENGINE_LOG,
     Engine,
     JobRequest,
     JobState,
@@ -49,7 +44,6 @@ LAUNCHER = ("-P", "-m", "genesis_fp16.worker.remote")
 ASK_SECONDS = 2.0  # between two questions about all jobs
 LOOK_SECONDS = 0.2  # between two looks at the files of one job
 GRACE_SECONDS = 15.0  # for the result of a job that the engine says is gone
-KILLED_GRACE_SHARE = 0.2  # of that time, if the job was killed
 KILL_SECONDS = 3.0  # in which a launcher must kill its worker before the engine is asked to
 _LONGEST_NAME = 63
 
@@ -101,10 +95,10 @@ class RemoteExecutor:
     ) -> None:
         self.engine = engine
         self._options, self._worker, self._mirrors = options, tuple(worker), mirrors
-        self._grace = grace_seconds
         self._jobs: dict[str, Job] = {}
         self._processes = LocalExecutor()  # those that a daemon without an engine has left
         self._thread = EngineThread(engine, self._jobs, ask_seconds)
+        self._endings = Endings(engine.name, grace_seconds, end=self._thread.kill)
 
     def submit(self, spec: RunSpec) -> Handle:
         """Order a job for the attempt; a second call for the same attempt changes nothing.
@@ -202,7 +196,7 @@ class RemoteExecutor:
             return False
         if order.engine != self.engine.name:
             log.warning("job_of_other_engine", job=handle.job, engine=order.engine)
-            _revoke(handle.job, handle.folder)  # if it fails: the next attempt's fence does it
+            revoke_run(handle.job, handle.folder)  # if it fails: the next attempt's fence does it
             return False
         request = None
         if not is_claimed(handle.folder):
@@ -211,7 +205,7 @@ class RemoteExecutor:
                     spec = RunSpec.model_validate_json(file.read())
             except (OSError, ValueError) as error:
                 log.warning("spec_unreadable", job=handle.job, error=str(error))
-                _revoke(handle.job, handle.folder)
+                revoke_run(handle.job, handle.folder)
                 return False
             request = self._request(handle.job, spec)
         self._follow(Job(handle.job, handle.folder, order.incarnation, request))
@@ -229,58 +223,13 @@ class RemoteExecutor:
             return None
         job.look_at = now + LOOK_SECONDS
         job.flush()
-        status = self._ending_foreign(job, now) if job.foreign else self._ending(job, now)
+        status = self._endings.of(job, now)
         if status is not None:
             job.over = True
             if job.mirror is not None:
                 job.mirror.finish()
             del self._jobs[handle.job]
         return status
-
-    def _ending(self, job: Job, now: float) -> ExitStatus | None:
-        result = read_result(job.folder, job.incarnation)
-        if result is not None:
-            return ExitStatus(exit_code=result.exit_code, signal=result.signal, error=result.error)
-        if job.refused:  # the engine may have taken it all the same
-            refused = ExitStatus(exit_code=os.EX_CONFIG, error=job.refused)
-            return refused if self._take_away(job) else None
-        job.started = job.started or is_claimed(job.folder)
-        if job.killed and not job.started:  # no answer of the engine is worth the wait
-            return ExitStatus() if self._take_away(job) else None
-        if job.status.state not in GONE or (job.mirror and job.mirror.behind and not job.killed):
-            job.gone_at = math.inf
-            return None
-        beat = last_heartbeat(job.folder)
-        if job.gone_at == math.inf or beat != job.heartbeat:  # an engine may be mistaken
-            job.gone_at, job.heartbeat = now, beat
-        grace = self._grace * (KILLED_GRACE_SHARE if job.killed else 1.0)
-        give_up = job.gone_at + grace
-        is_unread = job.mirror is not None and not job.killed and job.mirror.looked_at < give_up
-        # A launcher that comes back all the same must not go on.
-        if now < give_up or is_unread or not self._take_away(job):
-            return None
-        return ExitStatus(
-            error=f"the job {job.name} is gone without a result: {self.engine.name} says "
-            f"{job.status}; it was deleted or killed, or its machine failed; see "
-            f"{job.folder / ENGINE_LOG}"
-        )
-
-    def _ending_foreign(self, job: Job, now: float) -> ExitStatus | None:
-        """Its end once the engine has said for the whole grace time that the job is gone."""
-        if job.status.state not in GONE:
-            job.gone_at = math.inf
-            return None
-        job.gone_at = min(job.gone_at, now)
-        return ExitStatus() if now >= job.gone_at + self._grace else None
-
-    def _take_away(self, job: Job) -> bool:
-        """Take the run from the job and have the engine end it; False while storage fails."""
-        if not _revoke(job.name, job.folder):
-            job.look_at = time.monotonic() + ASK_SECONDS  # it stalls: try again, but not so often
-            return False
-        job.kill_at = 0.0
-        self._thread.kill(job)
-        return True
 
     def waiting(self, handle: Handle) -> str:
         """What the job waits for before it starts, or what its successor waits for."""
@@ -367,16 +316,6 @@ class RemoteExecutor:
         self._thread.close()
         if self._mirrors is not None:
             self._mirrors.close(CLOSE_SECONDS)
-
-
-def _revoke(job: str, folder: Path) -> bool:
-    """Take the run from the attempt in *folder*; False if storage fails."""
-    try:
-        revoke(folder)
-    except OSError as error:
-        log.warning("fence_not_written", job=job, error=str(error))
-        return False
-    return True
 
 
 def job_name(agent: str, run_id: str, number: int, incarnation: str) -> str:

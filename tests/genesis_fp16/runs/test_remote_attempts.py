@@ -223,7 +223,7 @@ def test_no_kill_is_logged_of_a_job_of_another_home_that_has_ended(
     [name] = daemons.cluster.jobs
     daemons.cluster.delete(name)
     executor = daemons.cluster.executor(daemons.worker)
-    executor._grace = 10_000.0
+    executor._endings.grace_seconds = 10_000.0
     daemons.begin(executor, home=tmp_path / "other")
     daemons.until(lambda: executor._jobs[name].gone_at < math.inf, "the engine to say so")
     with capture_logs() as logs:
@@ -231,7 +231,7 @@ def test_no_kill_is_logged_of_a_job_of_another_home_that_has_ended(
         daemons.dispatcher.tick(daemons.now)
     assert executor._jobs[name].killed, "the engine may be mistaken"
     assert "worker_killed" not in [each["event"] for each in logs]
-    executor._grace = 0.0
+    executor._endings.grace_seconds = 0.0
     daemons.until(lambda: len(daemons.attempts()) > 1, "to start over")
 
 
