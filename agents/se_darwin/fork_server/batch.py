@@ -223,10 +223,11 @@ class Batch:
 
     def _in_turn(self, sources: Sequence[str], writer: int, run: Callable[[str], None]) -> None:
         """Run each source with limits of its own; write after its results that it has ended."""
-        for source in sources:
+        for number, source in enumerate(sources, 1):
             began = time.process_time()
             limit_cpu(self._request["cpu_seconds"])
-            with own_state(), contextlib.suppress(BaseException):  # what it raises ends it alone
+            state = own_state(is_last=number == len(sources))
+            with state, contextlib.suppress(BaseException):  # what it raises ends it alone
                 run(source)
             spent = time.process_time() - began
             if self._folder:

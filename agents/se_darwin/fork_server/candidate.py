@@ -150,20 +150,24 @@ def _answer(called: Function, wire: Wire, call: Call, coverage: bool) -> dict[st
 
 
 @contextmanager
-def own_state() -> Iterator[None]:
+def own_state(*, is_last: bool = True) -> Iterator[None]:
     """Give the block random numbers of its own; undo what it does to imported modules and finders.
 
-    What it does inside modules that were imported before remains.
+    What it does inside modules that were imported before remains. Unless it *is_last* in this
+    process, modules that it imports are forgotten. To look at all modules costs more than to fork:
+    each has a page that the process shares until it counts a reference there.
     """
-    modules, finders, limit = dict(sys.modules), list(sys.meta_path), sys.getrecursionlimit()
-    if "random" in modules:
-        modules["random"].seed(0)  # a process that is forked would draw others each time
+    modules = None if is_last else dict(sys.modules)
+    finders, limit = list(sys.meta_path), sys.getrecursionlimit()
+    if "random" in sys.modules:
+        sys.modules["random"].seed(0)  # a process that is forked would draw others each time
     try:
         yield
     finally:
         sys.settrace(None)
-        sys.modules.clear()
-        sys.modules.update(modules)
+        if modules is not None:
+            sys.modules.clear()
+            sys.modules.update(modules)
         sys.meta_path[:] = finders
         sys.setrecursionlimit(limit)
 
