@@ -28,7 +28,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -94,6 +94,7 @@ PRELOADED = (  # as named on a command line
 )
 _PARENTS = (PROGRAM, API, GROUP, GPU_SECTION, SWEEP, "torch.distributed.run")
 _PYTHON = Path(sys.executable)
+_ROOT = Path(__file__).parents[1]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _COLLAPSE, _HUGE_PAGE = 25, 2 << 20  # madvise(2)
 _PARENT_DEATH_SIGNAL, _SET_SUBREAPER, _GET_SUBREAPER = 1, 36, 37  # prctl(2)
@@ -144,7 +145,10 @@ def run_program() -> NoReturn:
 def start_server() -> None:
     """Start the process from which `ForkedPopen` and test workers are forked, unless it runs."""
     _CONTEXT.set_forkserver_preload(["tests.server_of_forks"])
-    multiprocessing.forkserver.ensure_running()
+    server: Any = multiprocessing.forkserver._forkserver
+    if server._forkserver_pid is None:
+        with chdir(_ROOT):  # elsewhere it would not find that module, and go on without a word
+            multiprocessing.forkserver.ensure_running()
 
 
 def fork_server() -> None:
@@ -159,12 +163,13 @@ def fork_server() -> None:
     warnings.filters.remove(mine)  # type: ignore[attr-defined]
     warnings._filters_mutated()  # type: ignore[attr-defined]
     multiprocessing.resource_tracker.ensure_running()
-    started = multiprocessing.util.spawnv_passfds
-    multiprocessing.util.spawnv_passfds = _run_in_fork
+    util: Any = multiprocessing.util
+    start = util.spawnv_passfds
+    util.spawnv_passfds = _run_in_fork
     try:
         start_server()
     finally:
-        multiprocessing.util.spawnv_passfds = started
+        util.spawnv_passfds = start
 
 
 def _run_in_fork(_program: object, arguments: Sequence[bytes | str], _descriptors: object) -> int:
@@ -175,7 +180,8 @@ def _run_in_fork(_program: object, arguments: Sequence[bytes | str], _descriptor
         return pid
     try:
         _die_with(parent)  # it has the end of the pipe whose closing would tell it
-        multiprocessing.forkserver._forkserver._lock = threading.Lock()  # it is held meanwhile
+        server: Any = multiprocessing.forkserver._forkserver
+        server._lock = threading.Lock()  # ours is held meanwhile
         exec(os.fsdecode(arguments[-1]), {})
     finally:
         os._exit(70)
