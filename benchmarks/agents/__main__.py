@@ -17,16 +17,16 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import structlog
 import torch
 
 from agents.se_darwin.sandbox import SandboxUnavailableError
+from agents.se_darwin_agent import SEDarwinAgent
 from benchmarks.agents.round import COLD, STACKED, THEN, WAYS, Measured, Round, Way, agent_names
 from benchmarks.agents.round_tables import agent_rows, require_equal_weights, way_rows
-from benchmarks.agents.speed import measure_speed, peak_mebibytes, train_some
+from benchmarks.agents.speed import speed_columns
 from benchmarks.agents.subjects import (
     Subject,
     casebank_subject,
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _table(options: argparse.Namespace) -> None:
     subjects = _subjects(options)
     learning = Effort(steps=options.steps)
-    speeds = _speeds(subjects, learning, options)
+    speeds = speed_columns(subjects, learning, rounds=options.rounds, steps=options.block_steps)
     learned = Learned(subjects, learning, _kept(options, "trainings", learning))
     trained: dict[PrecisionName, list[dict[str, Trained]]] = {}
     for precision in options.precision:
@@ -78,64 +78,31 @@ def _table(options: argparse.Namespace) -> None:
     print(format_table(rows, _COLUMNS))
 
 
-def _speeds(
-    subjects: Sequence[Subject], effort: Effort, options: argparse.Namespace
-) -> dict[str, dict[str, str]]:
-    """Columns of speed and memory, by agent."""
-    memory = {
-        each.name: peak_mebibytes(partial(train_some, [each], "fp32", effort, 5))
-        for each in subjects
-    }
-    together = peak_mebibytes(partial(train_some, subjects, "fp32", effort, 5))
-    print(
-        f"memory that the trainings add to a process: {together:.0f} MiB in one fleet, "
-        f"{sum(memory.values()):.0f} MiB as the sum over processes of their own"
-    )
-    speed = measure_speed(
-        subjects, "fp32", effort, rounds=options.rounds, steps=options.block_steps
-    )
-    stacked = [each for each in subjects if each.name not in speed.stepped_alone]
-    for name, reason in speed.stepped_alone.items():
-        print(f"{name} is stepped alone in the fleet: {reason}")
-    of_stacked = len(stacked) / sum(1.0 / speed.alone[each.name] for each in stacked)
-    fleet = measure_speed(stacked, "fp32", effort, rounds=options.rounds, steps=options.block_steps)
-    print(
-        f"{len(stacked)} stacked agents: {fleet.together:.1f} steps/s of CPU time together, "
-        f"{of_stacked:.1f} one after the other",
-        flush=True,
-    )
-    return {
-        name: {
-            "parameters": str(speed.parameters[name]),
-            "MiB": f"{memory[name]:.0f}",
-            "steps/s alone": f"{speed.alone[name]:.0f}",
-            "steps/s in the fleet": (
-                "stepped alone" if name in speed.stepped_alone else f"{fleet.together:.0f}"
-            ),
-        }
-        for name in speed.alone
-    }
-
-
 def _subjects(options: argparse.Namespace) -> list[Subject]:
     home = options.output / f"home-{options.records}"
     subjects = preset_subjects(home, options.records, seed=0)[: options.agents]
     subjects += waltzrl_subjects(home, options.records, seed=0)
-    try:
-        subjects.append(se_darwin_subject(home, options.candidates, seed=0))
-    except SandboxUnavailableError as error:
-        print(f"se-darwin: not run: {error}")
-    if options.casebank is None:
-        print("Genesis' own case bank: not run: name its file with --casebank")
-    else:
+    subjects = [each for each in subjects if _asked(each.name, options)]
+    if _asked(SEDarwinAgent.name, options):
+        try:
+            subjects.append(se_darwin_subject(home, options.candidates, seed=0))
+        except SandboxUnavailableError as error:
+            print(f"se-darwin: not run: {error}")
+    if options.casebank is not None:
         subjects.append(casebank_subject(home, options.casebank))
-    return [each for each in subjects if each.name in options.only or not options.only]
+    elif _asked("casebank", options):
+        print("Genesis' own case bank: not run: name its file with --casebank")
+    return subjects
+
+
+def _asked(name: str, options: argparse.Namespace) -> bool:
+    return not options.only or name in options.only
 
 
 def _round(options: argparse.Namespace) -> None:
     asked = {"records": options.records, "steps": options.steps}
     kept = Kept(options.output / "round", asked)
-    names = [name for name in agent_names(options.agents) if name in (options.only or [name])]
+    names = [name for name in agent_names(options.agents) if _asked(name, options)]
     measured = Round(kept.folder, "fp32", options.other)
     measured.prepare(options.records, options.steps or None)
     ways = WAYS if options.other is None else (THEN, *WAYS)

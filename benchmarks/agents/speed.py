@@ -94,6 +94,43 @@ class Together:
             raise error
 
 
+def speed_columns(
+    subjects: Sequence[Subject], effort: Effort, *, rounds: int, steps: int
+) -> dict[str, dict[str, str]]:
+    """Parameters, memory and speed in FP32 of each agent, by name; print those of the fleet."""
+    memory = {
+        each.name: peak_mebibytes(partial(train_some, [each], "fp32", effort, 5))
+        for each in subjects
+    }
+    in_fleet = peak_mebibytes(partial(train_some, subjects, "fp32", effort, 5))
+    print(
+        f"memory that the trainings add to a process: {in_fleet:.0f} MiB in one fleet, "
+        f"{sum(memory.values()):.0f} MiB as the sum over processes of their own"
+    )
+    speed = measure_speed(subjects, "fp32", effort, rounds=rounds, steps=steps)
+    in_the_fleet = dict.fromkeys(speed.stepped_alone, "stepped alone")
+    for name, reason in speed.stepped_alone.items():
+        print(f"{name} is stepped alone in the fleet: {reason}")
+    if stacked := [each for each in subjects if each.name not in speed.stepped_alone]:
+        together = measure_speed(stacked, "fp32", effort, rounds=rounds, steps=steps).together
+        one_by_one = len(stacked) / sum(1.0 / speed.alone[each.name] for each in stacked)
+        in_the_fleet |= {each.name: f"{together:.0f}" for each in stacked}
+        print(
+            f"{len(stacked)} stacked agents: {together:.1f} steps/s of CPU time together, "
+            f"{one_by_one:.1f} one after the other",
+            flush=True,
+        )
+    return {
+        name: {
+            "parameters": str(speed.parameters[name]),
+            "MiB": f"{memory[name]:.0f}",
+            "steps/s alone": f"{speed.alone[name]:.0f}",
+            "steps/s in the fleet": in_the_fleet[name],
+        }
+        for name in speed.alone
+    }
+
+
 def measure_speed(
     subjects: Sequence[Subject],
     precision: PrecisionName,

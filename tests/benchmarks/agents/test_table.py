@@ -9,7 +9,7 @@ import pytest
 from agents.replay_agent import ReplayAgent
 from benchmarks.agents.businesses import BUSINESSES
 from benchmarks.agents.records import generate, rule_of
-from benchmarks.agents.speed import measure_speed, peak_mebibytes, train_some
+from benchmarks.agents.speed import measure_speed, peak_mebibytes, speed_columns, train_some
 from benchmarks.agents.subjects import Subject
 from benchmarks.agents.table import DifferentBitsError, Kept, Learned
 from benchmarks.agents.training import Effort
@@ -86,3 +86,10 @@ def test_speed_and_memory_are_measured(subjects: list[Subject]) -> None:
     assert set(speed.alone) == {"marketing", "builder"}
     assert speed.together > 0.0
     assert not speed.stepped_alone
+
+
+@pytest.mark.process  # trains for a second
+def test_an_agent_that_is_measured_by_itself_has_a_row(subjects: list[Subject]) -> None:
+    [(name, columns)] = speed_columns(subjects[:1], EFFORT, rounds=1, steps=1).items()
+    assert name == "marketing"
+    assert columns["steps/s in the fleet"] == "stepped alone"
