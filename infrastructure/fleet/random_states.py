@@ -27,7 +27,7 @@ _TWISTER_BYTES = 2500  # 624 words and a position: what a Mersenne Twister keeps
 class RandomStates:
     """The states of the global generators that belong to one owner.
 
-    Made, they are those in force, which stay the caller's; `copied` and `seeded` make others.
+    Made, they are those in force, which stay the caller's; `copied` makes others.
 
     Attributes:
         torch: Generator that has the state of torch's global CPU generator while another owner's is
@@ -49,16 +49,6 @@ class RandomStates:
         states = cls()
         states._numpy = copy.deepcopy(states._numpy)
         return states
-
-    @classmethod
-    def seeded(cls, seed: int) -> RandomStates:
-        """States that depend on *seed* alone."""
-        states = cls()
-        states.torch.manual_seed(seed)
-        states._python = random.Random(seed).getstate()  # noqa: S311 not a secret
-        states._numpy, states._numpy_normal = np.random.MT19937(seed), None
-        with cls().kept(), states.in_force():
-            return states
 
     def enter(self) -> None:
         """Put the states in force."""
@@ -101,18 +91,6 @@ class RandomStates:
             yield
         finally:
             self.enter()
-
-    def drawn(self) -> bool:
-        """Whether the states in force are others than those put in force by `enter`."""
-        return (
-            self._python_drawn()
-            or self._numpy_drawn()
-            or torch.get_rng_state().numpy().tobytes() != self.torch.get_state().numpy().tobytes()
-            or any(
-                not torch.equal(torch.cuda.get_rng_state(index), state)
-                for index, state in enumerate(self._cuda)
-            )
-        )
 
     def _python_drawn(self) -> bool:
         """Whether Python's state is another than that of the last `leave` or `enter`."""

@@ -53,11 +53,6 @@ def fraction(rng: Random) -> float:
     return rng.choice((0.0, 1.0, 0.5, round(rng.random(), 3), round(rng.random(), 3)))
 
 
-def one_of(*values: object) -> Generator:
-    """A generator that draws one of *values* as the only argument."""
-    return lambda rng: (rng.choice(values),)
-
-
 def several_of(alphabet: str, low: int = 0, high: int = 14) -> Generator:
     """A generator of one string over *alphabet*."""
     return lambda rng: (text(rng, alphabet, low, high),)
