@@ -104,14 +104,17 @@ def test_a_job_runs_once_however_often_it_is_submitted(engine: RayEngine, job) -
     assert (sound.folder / ENGINE_LOG).read_text() == f"started\n{sound.folder}\n"
 
 
-def test_a_full_cluster_and_the_end_of_jobs(engine: RayEngine, job) -> None:
+def test_a_full_cluster_and_the_end_of_jobs(
+    engine: RayEngine, ray_cluster: RayCluster, job
+) -> None:
     saves = "trap 'sleep 3.5; touch saved; exit 75' TERM; touch up; while :; do sleep 0.1; done"
     stopped, deaf = job(saves), job("trap '' TERM; touch up; sleep 1000", "deaf", stop_seconds=1)
     for each in (stopped, deaf):
         engine.submit(each)
     for each in (stopped, deaf):
         wait_until((each.folder / "up").exists, f"{each.name} to start")
-    waiting, killed = job("touch ran", "waits"), job("touch ran", "killed")
+    # Ray starts the program of a job that was killed while it waited, and then ends it.
+    waiting, killed = job("touch ran", "waits"), job("sleep 1000; touch ran", "killed")
     for each in (waiting, killed):
         engine.submit(each)
     assert status_of(engine, stopped).state == JobState.RUNNING
@@ -125,6 +128,7 @@ def test_a_full_cluster_and_the_end_of_jobs(engine: RayEngine, job) -> None:
     assert (stopped.folder / "saved").exists(), "Ray gave it less than it asked for"
     wait_for(engine, waiting, JobState.SUCCEEDED)
     assert status_of(engine, killed).state == JobState.FAILED
+    wait_until(lambda: ray_cluster.job(killed.name)["status"] == "STOPPED", "Ray to end it")
     assert not (killed.folder / "ran").exists()
 
 
