@@ -115,7 +115,7 @@ class RecordedConversationAgent(WorldModelAgent):
         for each in transitions:
             conversations.add(each.group)
             positives += each.next_observation.get(name) == label
-        where = "add files to the folder of conversations"
+        where = f"add files to {self._source.folder}" if self._source else "add conversations"
         if len(conversations) < NEEDED_CONVERSATIONS:
             raise InsufficientDataError(
                 "conversations", len(conversations), NEEDED_CONVERSATIONS, where

@@ -39,7 +39,8 @@ _LEASE = b'{"lease_until":'
 _ORPHAN_SECONDS = 60.0
 _ROOM_SECONDS = 0.2  # between two tries to write on a full disk; a flag change waits this long
 _PROGRESS_SECONDS = 0.5
-_NOTICE_SECONDS = 1.0
+_NOTICE_SECONDS = 1.0  # between two notices of one event, after the first few
+_FIRST_NOTICES = 10  # of one event that are sent at once
 _STATISTICS_SECONDS = 1.0
 _LONGEST_FIELD = 500
 
@@ -304,11 +305,11 @@ _RENDERING: list[structlog.typing.Processor] = [
 
 
 class _NoticeSender:
-    """Emits log lines as notices, at most one of each event per second."""
+    """Emits log lines as notices: of each event a few at once, then one per second."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._due: dict[str, float] = {}
+        self._used_until: dict[str, float] = {}  # the allowance of an event, in monotonic seconds
         self._suppressed: dict[str, int] = {}
 
     def __call__(
@@ -316,10 +317,11 @@ class _NoticeSender:
     ) -> MutableMapping[str, Any]:
         event = str(fields["event"])
         now = time.monotonic()
-        if now < self._due.get(event, 0.0):
+        used_until = max(now, self._used_until.get(event, 0.0)) + _NOTICE_SECONDS
+        if used_until > now + _FIRST_NOTICES * _NOTICE_SECONDS:
             self._suppressed[event] = self._suppressed.get(event, 0) + 1
             return fields
-        self._due[event] = now + _NOTICE_SECONDS
+        self._used_until[event] = used_until
         texts = {
             name: str(value)[:_LONGEST_FIELD]
             for name, value in fields.items()

@@ -105,19 +105,20 @@ class SourceReport:
     def problems(self) -> Iterator[str]:
         """One sentence for each problem, most frequent first; of many, the first few."""
         kinds = (
-            (self.refused, "records cannot be read", "correct the lines and append them again"),
+            (self.refused, "record", "cannot be read", "correct the lines and append them again"),
             (
                 self.misfits,
-                "transitions do not fit the agent's fields",
+                "transition",
+                "cannot be used with the agent's fields",
                 "they are recorded, but not trained on; correct the records or the fields",
             ),
         )
-        for reasons, what, remedy in kinds:
+        for reasons, one, what, remedy in kinds:
             for reason, count in reasons.most_common(_MAX_NAMES):
-                place = self.first[reason]
-                yield f"{count} {what}: {reason} (first: {place}); {remedy}"
+                some = f"{count} {one}" if count == 1 else f"{count} {one}s"
+                yield f"{some} {what}: {reason} (first: {self.first[reason]}); {remedy}"
             if (more := len(reasons) - _MAX_NAMES) > 0:
-                yield f"{what} for {more} more reasons"
+                yield f"{one}s {what} for {more} more reasons"
         for name, cause in list(self.unreadable.items())[:_MAX_NAMES]:
             yield f"{name} cannot be read: {cause}; the other files were read"
         if self.others and not self.records and not self.duplicates:

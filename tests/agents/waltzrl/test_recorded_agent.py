@@ -108,9 +108,10 @@ def test_too_few_conversations_or_positives_are_refused(
 ) -> None:
     agent = WaltzRLFeedbackAgent()
     write(waltzrl_context.agent_folder / "conversations" / "a.jsonl", conversations(900))
-    transitions = record(waltzrl_context)
-    with pytest.raises(InsufficientDataError, match="199 conversations recorded, 200 needed"):
+    transitions = record(waltzrl_context, agent)
+    with pytest.raises(InsufficientDataError, match="199 conversations recorded, 200 nee") as few:
         agent.build_job(waltzrl_context, transitions[:199])
+    assert f"add files to {waltzrl_context.agent_folder / 'conversations'}" in str(few.value)
     improving = [each for each in transitions if each.reward > 0]
     others = [each for each in transitions if each.reward <= 0]
     with pytest.raises(InsufficientDataError, match="29 transitions with improvement 1 recorded"):

@@ -95,6 +95,16 @@ def test_log_lines_become_notices_at_a_limited_rate(capfd: pytest.CaptureFixture
     assert "agent='a' run_id='r'" in log
 
 
+def test_a_few_lines_of_one_event_all_become_notices() -> None:
+    """Such as the different problems of one folder of records."""
+    events: list[BaseEvent] = []
+    logger = run_logger(events.append, "a", "r")
+    for number in range(8):
+        logger.warning("records_incomplete", problem=number)
+    texts = [event.fields["problem"] for event in events if isinstance(event, Notice)]
+    assert texts == [str(number) for number in range(8)]
+
+
 def test_progress_that_is_not_a_number_is_reported_and_does_not_fail_the_run() -> None:
     events: list[BaseEvent] = []
     report = ProgressReporter(events.append, clock=lambda: 9.0)

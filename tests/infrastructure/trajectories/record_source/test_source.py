@@ -193,7 +193,7 @@ def test_a_changed_schema_is_recorded_and_told(desk: Any, make_record: Make) -> 
     desk.write("a.jsonl", {"group": "2", "observation": {"z": 1.0}, "next_observation": {"y": 1.0}})
     assert desk.run() == ["1", "2"]  # a later definition may need it
     [problem] = desk.source.report.problems()
-    assert "1 transitions do not fit" in problem
+    assert "1 transition cannot be used with the agent's fields" in problem
     assert "observation 'x' is missing" in problem
     desk.text = desk.text.replace('x = { type = "box" }', 'z = { type = "box" }')
     assert desk.run() == []
