@@ -11,9 +11,9 @@ PIP := $(BIN)/python -m pip install --quiet --quiet
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
 
-# Five workers, of some 1 GB each: some wait while others compute. Six took longer on two cores.
+# Four workers, of some 1 GB each: some wait while others compute. Six took longer on two cores.
 test: $(STAMP)  ## The whole test suite on two cores; PYTEST_FLAGS reach pytest
-	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 quick: $(STAMP)  ## The tests that start no process and train nothing for seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not process and not boot" --hypothesis-profile quick $(PYTEST_FLAGS)
