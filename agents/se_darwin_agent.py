@@ -21,6 +21,8 @@ from agents.se_darwin.result import (
     Search,
     describe_program,
 )
+from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.sandbox.server_process import TimeUpError
 from agents.se_darwin.search.evolution import Evolution, Outcome
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import CombinedRanker, RandomRanker, Ranker, SuspicionRanker
@@ -203,17 +205,33 @@ class SEDarwinAgent(WorldModelAgent):
         ranker = CombinedRanker(chosen.model) if chosen.model else SuspicionRanker()
         return ranker, f"{_SOURCES[chosen.source]}{reason}"
 
+    def _begin(
+        self, request: EvolutionRequest, sandbox: Sandbox, policy: Policy, ends: float
+    ) -> tuple[RepairTask, Evolution]:
+        """Run the given program with its tests; return the task and its search.
+
+        Raises:
+            ValueError: The tests cannot be used, or have not ended when the time is up.
+        """
+        try:
+            with sandbox.until(ends):
+                task = request.task(sandbox, request.timeout_seconds or self._timeout_seconds)
+                return task, Evolution(task, sandbox, Random(request.seed), policy=policy)
+        except TimeUpError:
+            raise ValueError(
+                f"the time of {request.max_seconds:g} s (--seconds, max_seconds) was up before "
+                "the first candidate: it was spent on the tests of the program as given, which "
+                "run several times. Give more time, or select fewer tests (-k, test_keyword)"
+            ) from None
+
     async def _find_repair(
         self, request: EvolutionRequest, started: float, ranker: Ranker
     ) -> tuple[RepairTask, Search]:
         """Search for a repair in the sandbox, minimise it, and compare it with others."""
         policy = Policy(ranker=ranker, batch=self._batch, weighs_effects=request.ranker == "model")
         with await asyncio.to_thread(request.sandbox) as sandbox:
-            timeout_seconds = request.timeout_seconds or self._timeout_seconds
-            task = await asyncio.to_thread(request.task, sandbox, timeout_seconds)
-            evolution = await asyncio.to_thread(
-                Evolution, task, sandbox, Random(request.seed), policy=policy
-            )
+            ends = started + (request.max_seconds or math.inf)
+            task, evolution = await asyncio.to_thread(self._begin, request, sandbox, policy, ends)
             recording = Recording(request.agent_folder if request.record else None)
             with recording:  # closes the buffer even if the search fails
                 search = await asyncio.to_thread(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
@@ -244,7 +245,7 @@ SQUARE = {
     ("limit", "ended"),
     [
         ({"max_evaluations": 8}, "evaluations"),
-        ({"max_seconds": 0.001}, "seconds"),
+        ({"max_seconds": 6.0, "stop": lambda: time.sleep(6.0)}, "seconds"),
         ({"stop": lambda: True}, "stopped"),
         ({"code": "def solve():\n    return None"}, "exhausted"),
         ({"tests": [((2,), 1)]}, "success"),
@@ -254,6 +255,19 @@ def test_a_search_says_why_it_ended(limit: dict[str, object], ended: str) -> Non
     answer = asyncio.run(SEDarwinAgent().evolve_solution("", SQUARE | limit))
     assert answer["ended"] == ended
     assert answer["success"] == (ended == "success")
+
+
+@pytest.mark.process
+def test_the_time_for_a_repair_limits_the_runs_before_the_first_candidate() -> None:
+    context = {
+        "code": "import time\ndef solve(x):\n    time.sleep(60)\n    return x",
+        "function": "solve",
+        "tests": [((2,), 1)],
+        "timeout_seconds": 60.0,
+        "max_seconds": 1.5,
+    }
+    with pytest.raises(ValueError, match=r"1\.5 s \(--seconds, .* before the first candidate"):
+        asyncio.run(SEDarwinAgent().evolve_solution("", context))
 
 
 @pytest.mark.process

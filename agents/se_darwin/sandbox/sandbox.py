@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import math
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +20,7 @@ from typing import Any
 from agents.se_darwin.fork_server.probing import ProbeRequest
 from agents.se_darwin.fork_server.wire import Call
 from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
-from agents.se_darwin.sandbox.execution import Execution, Limits, TestCase
+from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
 from agents.se_darwin.sandbox.found_tests import PytestSuiteError
 from agents.se_darwin.sandbox.pytest_suite import PytestSuite
 from agents.se_darwin.sandbox.server_process import (
@@ -26,6 +28,7 @@ from agents.se_darwin.sandbox.server_process import (
     SandboxUnavailableError,
     ServerLostError,
     ServerProcess,
+    TimeUpError,
 )
 
 RECORDING_SECONDS = 5.0
@@ -82,6 +85,7 @@ class Sandbox:
         self._empty = self.folder / "empty"
         self._empty.mkdir(mode=0o555)
         self._suite_fd = os.memfd_create("suite")
+        self._deadline = math.inf
         self._server: ServerProcess | None = None
         try:
             self._server = self._launch()
@@ -237,9 +241,8 @@ class Sandbox:
     def _run(self, request: Mapping[str, Any], count: int) -> list[Execution]:
         """Exchange a *request* to run programs, which have *count* results each."""
         sources = request["sources"]
-        seconds = request["wall_seconds"] * len(sources) + START_SECONDS
         try:
-            results = self._running_server.exchange(request, seconds)
+            results = self._exchange(request)
         except ServerLostError:
             self._restart()
             if len(sources) == 1:  # this source killed the server
@@ -251,15 +254,32 @@ class Sandbox:
             for end, text, cpu_seconds in results
         ]
 
+    def _exchange(self, request: Mapping[str, Any]) -> list[tuple[End, str, float]]:
+        """Send a *request* to the server, and wait for its results; see `until`.
+
+        Raises:
+            ServerLostError: The server is closed, died, or did not answer in time.
+            TimeUpError: The time is up, so that results may be incomplete.
+        """
+        left = self._deadline - time.monotonic()
+        if left <= 0.0:
+            raise TimeUpError
+        wall_seconds = min(request["wall_seconds"], left)
+        results = self._running_server.exchange(
+            {**request, "wall_seconds": wall_seconds},
+            wall_seconds * len(request["sources"]) + START_SECONDS,
+        )
+        if time.monotonic() >= self._deadline:
+            raise TimeUpError
+        return results
+
     def _messages(self, request: Mapping[str, Any]) -> list[list[Any]]:
         """Exchange a *request* to run one program; return the lists that it wrote, one a line.
 
         Other lines are cut off, or forged. There is no list if the program ended the server.
         """
         try:
-            [(_, text, _)] = self._running_server.exchange(
-                request, request["wall_seconds"] + START_SECONDS
-            )
+            [(_, text, _)] = self._exchange(request)
         except ServerLostError:
             self._restart()
             return []
@@ -269,6 +289,19 @@ class Sandbox:
                 message = json.loads(line)
                 found += [message] if isinstance(message, list) else []
         return found
+
+    @contextlib.contextmanager
+    def until(self, deadline: float) -> Iterator[None]:
+        """Let no program run longer than to *deadline*, of `time.monotonic`, within the block.
+
+        Raises:
+            TimeUpError: The deadline has passed, and another program was to run or was cut off.
+        """
+        self._deadline = deadline
+        try:
+            yield
+        finally:
+            self._deadline = math.inf
 
     def import_modules(self, names: Collection[str]) -> bool:
         """Restart with modules imported that were not before; return whether there are any.
@@ -296,9 +329,7 @@ class Sandbox:
             "within": True,
         }
         try:
-            [(end, text, _)] = self._running_server.exchange(
-                request, limits.wall_seconds + START_SECONDS
-            )
+            [(end, text, _)] = self._exchange(request)
             answer, *others = text.splitlines() or [""]
             kind, found, *left_out = json.loads(answer)
             missing_modules = tuple(name for line in others for name in json.loads(line)[1])

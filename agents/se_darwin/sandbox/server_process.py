@@ -56,6 +56,10 @@ class ServerLostError(RuntimeError):
     """The fork server died, hung, or is closed."""
 
 
+class TimeUpError(RuntimeError):
+    """The time for what a caller does with the sandbox is up; see `Sandbox.until`."""
+
+
 class ServerProcess:
     """A running fork server, in a process group of its own.
 
