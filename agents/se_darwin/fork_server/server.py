@@ -25,6 +25,7 @@ from .confinement import (
 )
 from .private_folder import make_folders
 from .seccomp_filter import install_seccomp_filter
+from .time_zones import keep_time_zones
 
 
 def main() -> None:
@@ -36,7 +37,10 @@ def main() -> None:
     modules = json.loads(sys.argv[2])
     sys.path += sys.argv[5:]
     missing = [name for name in modules if not _importable(name)]
+    keep_time_zones()
     sys.path.clear()  # no file can be opened from here on, so other imports fail as not found
+    sys.path_hooks.clear()  # also in packages
+    sys.path_importer_cache.clear()
     base_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
     requests, answers, suite_fd = os.dup(0), os.dup(1), os.dup(int(sys.argv[3]))
     os.close(int(sys.argv[3]))

@@ -159,6 +159,30 @@ class TestWrapped:
     assert len(task.suite.left_out) == 5
 
 
+def test_what_is_imported_or_read_late_is_there_or_missing_as_ever() -> None:
+    """Time zones and codecs are looked for in files, which cannot be opened."""
+    tests = """
+import codecs
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+import pytest
+from program import solve
+def test_zone():
+    assert ZoneInfo("Europe/Berlin").key == solve("Europe/Berlin")
+    with pytest.raises(ZoneInfoNotFoundError):
+        ZoneInfo("Europe/Nowhere")
+def test_codec():
+    with pytest.raises(LookupError):
+        codecs.lookup("nobody's")
+    assert solve(1) == 1
+"""
+    request = EvolutionRequest(code=CODE, function="solve", test_code=tests)
+    with request.sandbox() as sandbox:
+        task = request.task(sandbox, 5.0)
+        [given] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+    assert task.suite is not None
+    assert (task.suite.left_out, given.fixed) == ((), True)
+
+
 def test_tests_that_never_end_are_refused_and_not_searched_on(sandbox: Sandbox) -> None:
     tests = (
         "from program import solve\n"
