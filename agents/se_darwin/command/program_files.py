@@ -6,6 +6,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import resolve_name
 from pathlib import Path
@@ -17,13 +18,15 @@ from infrastructure.agent_contract.command import CommandError
 MAX_MODULES = 300
 """A program of more modules is refused: each candidate imports them all."""
 
+_DYNAMIC = ("import_module(", "__import__(")
+
 
 @dataclass(kw_only=True, slots=True)
 class ProgramFiles:
     """The file under repair and the modules of its own.
 
     Attributes:
-        name: Dotted name of the program's module in its package.
+        name: Dotted name of the program's module; of an ``__init__.py``, that of its package.
         file: Its file, without symbolic links.
         roots: Folders in which its modules are looked for, in this order.
         sources: Sources of its own modules by dotted name, that of a package as
@@ -45,10 +48,13 @@ class ProgramFiles:
             CommandError: A file cannot be read, is not Python, or there are too many.
         """
         file, tree = program.resolve(), ast.parse(code)
-        folder, parts = file.parent, [file.stem]
+        is_package = file.name == "__init__.py"
+        folder, parts = (file.parent, list[str]()) if is_package else (file.parent, [file.stem])
         levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         needed = max(levels, default=0)
-        while folder.name and ((folder / "__init__.py").is_file() or len(parts) <= needed):
+        while folder.name and (
+            (folder / "__init__.py").is_file() or len(parts) + is_package <= needed
+        ):
             parts.insert(0, folder.name)
             folder = folder.parent
         working = Path.cwd()
@@ -57,8 +63,10 @@ class ProgramFiles:
         found = cls(name=".".join(parts), file=file, roots=roots)
         for count in range(1, len(parts)):
             found.include(".".join(parts[:count]))
-        for name in _imports(tree, found.name, is_package=False):
+        for name in _imports(tree, found.name, is_package=is_package):
             found.include(name)
+        if any(word in text for text in (code, *found.sources.values()) for word in _DYNAMIC):
+            found._include_package()
         return found
 
     def include(self, name: str) -> bool:
@@ -89,10 +97,18 @@ class ProgramFiles:
             pending += _imports(parse(source, file), each, is_package=is_package)
         return is_own
 
+    def _include_package(self) -> None:
+        """Add all modules of the program's package: any of them may be imported by a text."""
+        files = sorted((self.roots[0] / self.name.partition(".")[0]).rglob("*.py"))
+        for file in files if len(files) <= MAX_MODULES else []:
+            name = self.name_of(file)
+            with suppress(CommandError):  # a template, for example: importing it would say so
+                self.include(name or "")
+
     def name_of(self, file: Path) -> str | None:
         """Name under which the program imports *file*, if it lies in the program's package."""
         top = self.name.partition(".")[0]
-        if top == self.name or not file.is_relative_to(self.roots[0] / top):
+        if not file.is_relative_to(self.roots[0] / top):
             return None
         parts = list(file.relative_to(self.roots[0]).with_suffix("").parts)
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

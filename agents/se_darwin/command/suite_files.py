@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import resolve_name
 from pathlib import Path
 
 from agents.se_darwin.command.program_files import ProgramFiles
 from agents.se_darwin.command.target import BYTE_ORDER_MARK, parse, read
 from agents.se_darwin.sandbox.pytest_suite import HERE
+
+_RELATIVE = re.compile(rb"from\s*(?:\.\s*)+(?:(?!import\b)[\w.]+\s*)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +66,27 @@ class SuiteFiles:
 
 
 def _python(path: Path, what: str) -> str:
+    """Source of *path*; if its folder is a package, its relative imports name the whole package."""
     code = read(path, what).removeprefix(BYTE_ORDER_MARK)
-    parse(code, path)
-    return code
+    tree, package = parse(code, path), _package_of(path)
+    lines = code.encode().splitlines(keepends=True)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level and package:
+            with suppress(ImportError):  # beyond the top package: importing it will say so
+                name = resolve_name("." * node.level + (node.module or ""), package)
+                line, start = lines[node.lineno - 1], node.col_offset
+                rest = _RELATIVE.sub(b"from %s " % name.encode(), line[start:], count=1)
+                lines[node.lineno - 1] = line[:start] + rest
+    return b"".join(lines).decode()
+
+
+def _package_of(path: Path) -> str:
+    """Dotted name of the package that contains the module *path*; empty if none does."""
+    folder, parts = path.resolve().parent, list[str]()
+    while folder.name and (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -30,10 +30,16 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         sources: Sources by dotted name; that of a package as ``package.__init__``.
         files: File names of candidates, for tracebacks and coverage, by name. Others are
             ``<name>``.
+        known: Names that every module has before it runs.
     """
 
-    def __init__(self, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> None:
-        self._sources, self._files = sources, files or {}
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        files: Mapping[str, str] | None = None,
+        known: Mapping[str, object] | None = None,
+    ) -> None:
+        self._sources, self._files, self._known = sources, files or {}, known or {}
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
         """Find a given module, or a package of one."""
@@ -48,6 +54,7 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         name = module.__name__
         source = self._sources.get(name, self._sources.get(f"{name}{PACKAGE}", ""))
         module.__file__ = f"{PROJECT_FOLDER}{name}.py"  # tests may read it
+        vars(module).update(self._known)
         if name in self._files:
             code = _PROGRAMS.compile(source, self._files[name])
         else:

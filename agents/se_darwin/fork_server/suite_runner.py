@@ -169,9 +169,10 @@ class SuiteRunner:
             _register(other, importlib.import_module(name))
         self._checks: list[Check] = []
         self.left_out: list[str] = []
-        sys.meta_path.append(GivenModules(suite["helpers"]))
+        known = {CHECK_NAME: self._check}  # in helpers, too: test classes may inherit their tests
+        sys.meta_path.append(GivenModules(suite["helpers"], known=known))
         conftests = [_execute("conftest", source) for source in suite["conftests"]]
-        namespace = _execute(_TESTS_NAME, suite["tests"], {CHECK_NAME: self._check})
+        namespace = _execute(_TESTS_NAME, suite["tests"], known)
         self._collector = Collector(namespace, Fixtures([*conftests, namespace]))
         self.tests: list[Test] = []
         for name, lines in suite["assert_lines"].items():

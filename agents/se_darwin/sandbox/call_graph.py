@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 
-def may_call(start: ast.AST, goal: str, modules: Iterable[ast.Module]) -> bool:
-    """Whether the code of *start* refers to *goal*, directly or through definitions.
+def names_that_reach(goal: str, modules: Iterable[ast.Module]) -> set[str]:
+    """Names of definitions whose code refers to *goal*, directly or through others; and *goal*.
 
-    Definitions are identified by name alone, so the answer errs on the side of True.
+    Definitions are identified by name alone, so there may be too many, but never too few.
 
     Args:
-        start: A definition; its parameters count as references, as they may name fixtures.
         goal: Name to find.
         modules: Syntax trees that contain the definitions.
     """
-    references: dict[str, set[str]] = {}
+    users: dict[str, set[str]] = {}
     for module in modules:
         for statement in module.body:
             for name, referenced in _definitions(statement):
-                references.setdefault(name, set()).update(referenced)
-    pending = list(_referenced(start))
-    seen = set(pending)
+                for each in referenced:
+                    users.setdefault(each, set()).add(name)
+    found, pending = {goal}, [goal]
     while pending:
-        new = references.get(pending.pop(), set()) - seen
-        seen |= new
+        new = users.get(pending.pop(), set()) - found
+        found |= new
         pending += new
-    return goal in seen
+    return found
+
+
+def refers_to(code: ast.AST, names: Set[str]) -> bool:
+    """Whether *code* refers to one of *names*; parameters count, as they may name fixtures."""
+    return not names.isdisjoint(_referenced(code))
 
 
 def _referenced(code: ast.AST) -> set[str]:

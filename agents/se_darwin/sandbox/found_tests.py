@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 
 class PytestSuiteError(ValueError):
@@ -22,13 +23,23 @@ class PytestSuiteError(ValueError):
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def find_tests(tree: ast.Module) -> dict[str, tuple[FunctionNode, list[ast.stmt]]]:
+def find_tests(
+    tree: ast.Module, helpers: Iterable[ast.Module] = ()
+) -> dict[str, tuple[FunctionNode, list[ast.stmt]]]:
     """Tests of the module by name, in order, each with what its class has besides tests.
+
+    Args:
+        tree: The test module.
+        helpers: Other modules that may define classes from which its classes inherit tests.
 
     Raises:
         PytestSuiteError: There are none.
     """
-    found = {name: (node, set_up) for name, node, set_up in _tests_below(tree.body, "", [])}
+    known = [node for each in (*helpers, tree) for node in each.body]
+    classes = {node.name: node for node in known if isinstance(node, ast.ClassDef)}
+    found = {
+        name: (node, set_up) for name, node, set_up in _tests_below(tree.body, "", [], classes)
+    }
     if not found:
         raise PytestSuiteError(
             "the tests contain no function `def test_...():`; write one with plain asserts"
@@ -95,22 +106,47 @@ def is_assert(node: ast.stmt) -> bool:
 
 
 def _tests_below(
-    body: list[ast.stmt], prefix: str, set_up: list[ast.stmt]
+    body: list[ast.stmt],
+    prefix: str,
+    set_up: list[ast.stmt],
+    classes: Mapping[str, ast.ClassDef],
 ) -> Iterator[tuple[str, FunctionNode, list[ast.stmt]]]:
     for node in body:
-        if isinstance(node, ast.ClassDef) and _is_test_class(node):
-            own = [each for each in node.body if not _is_test(each)]
-            yield from _tests_below(node.body, f"{prefix}{node.name}.", [*set_up, *own])
-        elif isinstance(node, FunctionNode) and _is_test(node):
+        if isinstance(node, ast.ClassDef) and _is_test_class(lineage := _lineage(node, classes)):
+            members: dict[str, ast.stmt] = {}  # a class replaces what its bases define
+            own: list[ast.stmt] = []
+            for each in reversed(lineage):
+                members |= {test.name: test for test in each.body if _is_test(test)}
+                own += [other for other in each.body if not _is_test(other)]
+            inner = [each for each in node.body if isinstance(each, ast.ClassDef)]
+            found = [*members.values(), *inner]
+            yield from _tests_below(found, f"{prefix}{node.name}.", [*set_up, *own], classes)
+        elif _is_test(node):
             yield f"{prefix}{node.name}", node, set_up
 
 
-def _is_test_class(node: ast.ClassDef) -> bool:
-    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
-    return node.name.startswith("Test") or any(base.endswith("TestCase") for base in bases)
+def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """The class *node*, and those of *classes* from which it inherits, each after its heirs."""
+    found, pending = list[ast.ClassDef](), [node]
+    while pending:
+        each = pending.pop(0)
+        if each not in found:
+            found.append(each)
+            names = (_last_name(base) for base in each.bases)
+            pending += [classes[name] for name in names if name in classes]
+    return found
 
 
-def _is_test(node: ast.stmt) -> bool:
+def _is_test_class(lineage: Sequence[ast.ClassDef]) -> bool:
+    bases = [_last_name(base) for each in lineage for base in each.bases]
+    return lineage[0].name.startswith("Test") or any(base.endswith("TestCase") for base in bases)
+
+
+def _last_name(base: ast.expr) -> str:
+    return ast.unparse(base).rpartition(".")[2]
+
+
+def _is_test(node: ast.stmt) -> TypeGuard[FunctionNode]:
     if not isinstance(node, FunctionNode):
         return False
     called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)

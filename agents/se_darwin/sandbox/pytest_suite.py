@@ -11,7 +11,7 @@ from itertools import count
 from agents.se_darwin.fork_server.check import PASSED
 from agents.se_darwin.fork_server.given_modules import module_names
 from agents.se_darwin.fork_server.suite_runner import CHECK_NAME
-from agents.se_darwin.sandbox.call_graph import may_call
+from agents.se_darwin.sandbox.call_graph import names_that_reach, refers_to
 from agents.se_darwin.sandbox.execution import TestCase
 from agents.se_darwin.sandbox.found_tests import (
     PytestSuiteError,
@@ -61,6 +61,13 @@ class ProgramSources:
     code: str
     module: str
     own_modules: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def package(self) -> str:
+        """Package from which relative imports of the program start; empty if it has none."""
+        if any(name.startswith(f"{self.module}.") for name in self.own_modules):
+            return self.module  # the program is the package's own `__init__.py`
+        return self.module.rpartition(".")[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,16 +138,16 @@ class PytestSuite:
                 f"the tests do not import the program: write `from {module} import ...` in them"
             )
         everywhere = [*trees, *own_trees, ast.parse(program.code)]
-        goal = _name_in_calls(function)
+        callers = names_that_reach(_name_in_calls(function), everywhere)
         automatic = ast.Module(
             [each for tree in trees for each in tree.body if is_automatic(each)], []
         )
-        always = may_call(automatic, goal, everywhere)
+        always = refers_to(automatic, callers)
         chosen = {
             name: node
-            for name, (node, set_up) in find_tests(tree).items()
+            for name, (node, set_up) in find_tests(tree, helper_trees.values()).items()
             if selected(name)
-            if always or any(may_call(each, goal, everywhere) for each in (node, *set_up))
+            if always or any(refers_to(each, callers) for each in (node, *set_up))
         }
         if not chosen:
             named = f" of those that match {tests.keyword!r}" if tests.keyword else ""
@@ -154,7 +161,11 @@ class PytestSuite:
         if not chosen:
             raise PytestSuiteError(f"no test of {function} can be run: {'; '.join(left_out)}")
         end_checks = [name for name, node in chosen.items() if not is_assert(node.body[-1])]
-        assert_lines = {name: tuple(_split(node.body, count())) for name, node in chosen.items()}
+        lines: dict[ast.stmt, tuple[int, ...]] = {}  # a method may be a test of many classes
+        for node in chosen.values():
+            if node not in lines:
+                lines[node] = tuple(_split(node.body, count()))
+        assert_lines = {name: lines[node] for name, node in chosen.items()}
         sources = [ast.unparse(ast.fix_missing_locations(each)) for each in trees]
         last = 1 + len(conftest_trees)
         return cls(
@@ -245,9 +256,12 @@ def _imports(
         else:
             continue
         for name in imported:
-            if name.rpartition(".")[2] == module:
+            package, _, last = name.rpartition(".")
+            if name in own_modules:  # also if its last part is that of the program's name
+                continue
+            if last == module:
                 names.append(name)
-            elif name not in own_modules:
+            elif package not in own_modules or isinstance(node, ast.Import):
                 others.add(name)
     return list(dict.fromkeys(names)), others
 

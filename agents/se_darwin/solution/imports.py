@@ -21,7 +21,7 @@ def needed_modules(program: ProgramSources, function: str) -> set[str]:
     """
     own = {*module_names(program.own_modules), program.module}
     own |= {name.rpartition(".")[0] for name in own}
-    package = program.module.rpartition(".")[0]
+    package = program.package
     found = set()
     for name in _needed_imports(ast.parse(program.code), function):
         if name.startswith(".") and package:
@@ -130,7 +130,8 @@ def _imported_parts(node: ast.AST) -> list[str]:
 def _needed_imports(node: ast.AST, function: str) -> Iterator[str]:
     """Yield the modules that *function* needs to run.
 
-    Imports inside other functions, in a ``try`` with handlers, and for type checkers are skipped.
+    Imports inside other functions, in a ``try`` with handlers, and for type checkers are skipped,
+    and those under an ``if``, such as one of `sys.version_info`, if they are not installed.
     """
     yield from _imported(node)
     for child in ast.iter_child_nodes(node):
@@ -139,4 +140,5 @@ def _needed_imports(node: ast.AST, function: str) -> Iterator[str]:
         other = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name != name
         typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
         if not (optional or other or typing):
-            yield from _needed_imports(child, function)
+            found = _needed_imports(child, function)
+            yield from filter(is_available, found) if isinstance(child, ast.If) else found

@@ -59,6 +59,34 @@ def test_a_relative_import_makes_a_folder_a_package(folder: Path) -> None:
     assert found.name_of(folder / "c.py") is None
 
 
+def test_a_package_may_be_the_program_itself(folder: Path) -> None:
+    found = read(
+        folder,
+        "lib/shop/__init__.py",
+        lib__shop__INIT="from . import tax\nfrom .rates import low",
+        lib__shop__tax="from shop import total",
+        lib__shop__rates="",
+        lib__shop__tests__test_a="",
+    )
+    assert (found.name, found.sources.keys()) == ("shop", {"shop.tax", "shop.rates"})
+    assert found.name_of(folder / "lib" / "shop" / "more.py") == "shop.more"
+
+
+def test_a_package_that_imports_by_text_is_read_whole(folder: Path) -> None:
+    found = read(
+        folder,
+        "shop/prices.py",
+        shop__prices="from shop.plugins import load",
+        shop__plugins__INIT="def load(name): return import_module(name)",
+        shop__INIT="",
+        shop__plugins__tax="",
+        shop__plugins__template="{{ not python }",
+        other="",
+    )
+    assert {"shop.plugins.__init__", "shop.plugins.tax"} <= found.sources.keys()
+    assert "other" not in found.sources
+
+
 def test_a_module_that_is_not_python_is_named(folder: Path) -> None:
     with pytest.raises(CommandError, match=r"tax\.py:1 is not Python"):
         read(folder, "prices.py", prices="import tax", tax="x =")

@@ -97,5 +97,31 @@ def test_modules_of_the_program_are_not_helpers(folder: Path) -> None:
     own = program("shop/prices.py")
     found = SuiteFiles.read(Path("shop/tests/test_a.py"), own)
     assert found.helpers == {}
-    assert found.aliases == {"tax": "shop.tax", "made": "shop.tests.made"}
+    assert found.aliases == {}
+    assert found.code.splitlines()[2] == "from shop.tests.made import made"
     assert {"shop.tax", "shop.lines", "shop.tests.made"} <= own.sources.keys()
+
+
+def test_relative_imports_of_a_package_name_it(folder: Path) -> None:
+    write(
+        folder,
+        tests__INIT="from .base import Base\nclass Shared: pass",
+        tests__base="class Base: pass",
+        tests__importing__INIT="",
+        tests__importing__test_a="from prices import total\n"
+        "if True: from .. import Shared; from ..base import (\n    Base)\n"
+        "from. import near\nfrom .near import near as other",
+        tests__importing__near="",
+    )
+    found = SuiteFiles.read(Path("tests/importing/test_a.py"), program())
+    assert found.helpers.keys() == {
+        "tests",
+        "tests.base",
+        "tests.importing",
+        "tests.importing.near",
+    }
+    assert found.code == (
+        "from prices import total\nif True: from tests import Shared; from tests.base import (\n"
+        "    Base)\nfrom tests.importing import near\n"
+        "from tests.importing.near import near as other"
+    )

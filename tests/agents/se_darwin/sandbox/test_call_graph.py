@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from agents.se_darwin.sandbox.call_graph import may_call
+from agents.se_darwin.sandbox.call_graph import names_that_reach, refers_to
 
 
 def start_of(module: ast.Module) -> ast.stmt:
@@ -35,16 +35,17 @@ def start_of(module: ast.Module) -> ast.stmt:
     ],
 )
 def test_a_reference_may_be_indirect(module: str, reached: bool) -> None:
-    assert may_call(start_of(tree := ast.parse(module)), "goal", [tree]) is reached
+    tree = ast.parse(module)
+    assert refers_to(start_of(tree), names_that_reach("goal", [tree])) is reached
 
 
 def test_modules_are_taken_together() -> None:
     modules = [ast.parse("def start(): other()"), ast.parse("def other(): goal()")]
     start = start_of(modules[0])
-    assert may_call(start, "goal", modules)
-    assert not may_call(start, "goal", modules[:1])
+    assert refers_to(start, names_that_reach("goal", modules))
+    assert not refers_to(start, names_that_reach("goal", modules[:1]))
 
 
 def test_a_parameter_may_name_a_fixture() -> None:
     module = ast.parse("def start(cart): pass\n@pytest.fixture\ndef cart(): return goal()")
-    assert may_call(start_of(module), "goal", [module])
+    assert refers_to(start_of(module), names_that_reach("goal", [module]))

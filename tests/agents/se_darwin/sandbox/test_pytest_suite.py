@@ -4,9 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from agents.se_darwin.sandbox import PytestSuiteError, Sandbox, TestSources
-from tests.agents.se_darwin.suites import open_pytest_sandbox, passed, prepare
+from agents.se_darwin.sandbox import (
+    ProgramSources,
+    PytestSuite,
+    PytestSuiteError,
+    Sandbox,
+    TestSources,
+)
+from tests.agents.se_darwin.suites import LIMITS, open_pytest_sandbox, passed, prepare
 
+SHOP = {"shop.__init__": "Point = twice = 1"}
 ONE = "def test_a(): mod.solve(1)"
 
 
@@ -104,3 +111,59 @@ def test_tests_that_cannot_be_run_are_refused_by_name(
 ) -> None:
     with pytest.raises(PytestSuiteError, match=message):
         prepare(sandbox, tests)
+
+
+def test_classes_inherit_tests(sandbox: Sandbox) -> None:
+    tests = """
+from unittest import TestCase
+from base import Shared
+from mod import solve
+class Numbers(TestCase):
+    start = 1
+    def test_one(self):
+        self.assertEqual(solve(self.start), 2)
+    def test_two(self):
+        assert solve(0) == 0
+class More(Numbers):
+    def test_two(self):
+        assert solve(1) == 2
+class TestShared(Shared):
+    start = 4
+class TestOther(Shared):
+    start = 6
+"""
+    helper = """
+class Shared:
+    def test_start(self):
+        from mod import solve
+        assert solve(self.start) == 5
+        assert solve(2) == 3
+"""
+    assert passed(sandbox, TestSources(tests, helpers={"base": helper})) == {
+        "Numbers.test_one, line 8": True,
+        "Numbers.test_two, line 10": False,
+        "More.test_one, line 8": True,
+        "More.test_two, line 13": True,
+        "TestShared.test_start, line 5": True,
+        "TestShared.test_start, line 6": True,
+        "TestOther.test_start, line 5": False,
+        "TestOther.test_start, line 6": True,
+    }
+
+
+def test_a_module_of_the_tests_may_have_the_last_name_of_the_program(sandbox: Sandbox) -> None:
+    tests = "from tests.mod import wanted\nfrom mod import solve\n"
+    tests += "def test_a():\n    assert solve(1) == wanted\n"
+    sources = TestSources(tests, helpers={"tests.mod": "wanted = 2"})
+    assert passed(sandbox, sources) == {"test_a, line 4": True}
+
+
+def test_what_a_module_of_the_program_contains_need_not_be_a_module(sandbox: Sandbox) -> None:
+    tests = "from shop import mod, Point, twice\n"
+    tests += "def test_a():\n    assert mod.solve(1) == 2\n    assert Point == twice\n"
+    program = ProgramSources("def solve(x):\n    return x + 1", "shop.mod", SHOP)
+    suite = PytestSuite.prepare(TestSources(tests), program, "solve")
+    assert suite.modules == ()
+    suite = sandbox.collect(suite, function="solve", limits=LIMITS)
+    [execution] = sandbox.run([program.code], suite, function="solve", limits=LIMITS)
+    assert [output.text for output in execution.outputs if output] == ["passed", "passed"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from agents.se_darwin.sandbox import PytestSuiteError
+from agents.se_darwin.sandbox import PytestSuiteError, Sandbox
 from agents.se_darwin.solution.request import EvolutionRequest
 
 CODE = "def solve(x):\n    return x"
@@ -11,6 +11,7 @@ CODE = "def solve(x):\n    return x"
 
 def test_modules_that_the_function_does_without_may_be_missing() -> None:
     code = f"""
+import sys
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas
@@ -18,6 +19,10 @@ try:
     import numpy
 except ImportError:
     numpy = None
+if sys.version_info < (3,):
+    import urlparse
+else:
+    from urllib.parse import urlparse
 def plot():
     import nowhere_2
 {CODE}
@@ -45,6 +50,21 @@ except ImportError:
     )
     with request.sandbox() as sandbox:
         assert request.task(sandbox, 5.0).tests
+
+
+def test_a_package_may_be_the_program(sandbox: Sandbox) -> None:
+    tests = "import shop\nfrom shop.tax import rate\n"
+    tests += "def test_a():\n    assert shop.solve(rate) == shop.__version__\n"
+    request = EvolutionRequest(
+        code=f"from .tax import rate\nfrom . import tax\n__version__ = 3\n{CODE} + tax.rate",
+        module="shop",
+        function="solve",
+        own_modules={"shop.tax": "rate = 1"},
+        test_code=tests,
+    )
+    task = request.task(sandbox, 5.0)
+    [given] = task.evaluate(sandbox, [(frozenset(), task.space.source)])
+    assert given.symptoms == ("number one less",)
 
 
 @pytest.mark.process
