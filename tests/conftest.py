@@ -15,7 +15,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.reports import CollectReport, TestReport
 from hypothesis import settings
 
-from tests.preloaded import ForkedPopen, fork_server
+from tests.preloaded import ForkedPopen
 
 # In the reason of a skip that no installation could spare.
 ALLOWED = ("CUDA", "Genesis' own records", "do not go together")
@@ -91,7 +91,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker is not None and [Path(each).absolute() for each in config.args] == [TESTS]:
         number = int(worker["workerid"].removeprefix("gw"))
         config.args = _from_another_place(number / worker["workercount"])
-        fork_server()
 
 
 def _from_another_place(share: float) -> list[str]:

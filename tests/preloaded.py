@@ -14,8 +14,6 @@ import importlib
 import json
 import multiprocessing
 import multiprocessing.forkserver
-import multiprocessing.resource_tracker
-import multiprocessing.util
 import os
 import runpy
 import signal
@@ -26,7 +24,6 @@ import tempfile
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import chdir, suppress
 from itertools import takewhile
@@ -101,18 +98,12 @@ _PARENT_DEATH_SIGNAL, _SET_SUBREAPER, _GET_SUBREAPER = 1, 36, 37  # prctl(2)
 _FIRST_HIGH_DESCRIPTOR = 200
 
 
-def preload(*, of_policies: bool = False) -> None:
-    """Import what daemons and workers need; call it once, before `fork_daemon`.
-
-    With *of_policies* also what policies need, where it is installed.
-    """
+def preload() -> None:
+    """Import what daemons and workers need; call it once, before `fork_daemon`."""
     os.environ["OMP_NUM_THREADS"] = "1"
     with collector_paused():
         for module in MODULES:
             importlib.import_module(module)
-        for module in OF_POLICIES if of_policies else ():
-            with suppress(ImportError):
-                importlib.import_module(module)
     use_huge_pages()
 
 
@@ -149,42 +140,6 @@ def start_server() -> None:
     if server._forkserver_pid is None:
         with chdir(_ROOT):  # elsewhere it would not find that module, and go on without a word
             multiprocessing.forkserver.ensure_running()
-
-
-def fork_server() -> None:
-    """Start that process as a fork of this one, which imports first what the server has to.
-
-    For a process that imports most of it anyway, before it does anything else: what takes the
-    server 5 s of CPU time is then imported once for both. A warning is an error meanwhile.
-    """
-    warnings.simplefilter("error")
-    mine = warnings.filters[0]
-    preload(of_policies=True)
-    warnings.filters.remove(mine)  # type: ignore[attr-defined]
-    warnings._filters_mutated()  # type: ignore[attr-defined]
-    multiprocessing.resource_tracker.ensure_running()
-    util: Any = multiprocessing.util
-    start = util.spawnv_passfds
-    util.spawnv_passfds = _run_in_fork
-    try:
-        start_server()
-    finally:
-        util.spawnv_passfds = start
-
-
-def _run_in_fork(_program: object, arguments: Sequence[bytes | str], _descriptors: object) -> int:
-    """Run the code that ``python -c`` in *arguments* would; return the pid."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        _die_with(parent)  # it has the end of the pipe whose closing would tell it
-        server: Any = multiprocessing.forkserver._forkserver
-        server._lock = threading.Lock()  # ours is held meanwhile
-        exec(os.fsdecode(arguments[-1]), {})
-    finally:
-        os._exit(70)
 
 
 def adopt_orphans(adopt: bool = True) -> bool:

@@ -4,16 +4,15 @@ The collector would walk over what is imported again and again, in it and in all
 which then have pages of their own where they had shared them.
 """
 
-import faulthandler
-import sys
-import threading
+import importlib
+from contextlib import suppress
 
-from tests.preloaded import preload
+from genesis_fp16.worker.collector_pause import collector_paused
+from tests.preloaded import OF_POLICIES, preload, use_huge_pages
 
-preload(of_policies=True)
-# The process may be a fork of pytest's, which has replaced these.
-faulthandler.disable()
-sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
-threading.excepthook = threading.__excepthook__
-sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+with collector_paused():
+    preload()
+    for module in OF_POLICIES:
+        with suppress(ImportError):  # not installed
+            importlib.import_module(module)
+use_huge_pages()
