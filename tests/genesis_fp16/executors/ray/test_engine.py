@@ -127,8 +127,8 @@ def test_a_full_cluster_and_the_end_of_jobs(
     wait_for(engine, stopped, JobState.FAILED)
     assert (stopped.folder / "saved").exists(), "Ray gave it less than it asked for"
     wait_for(engine, waiting, JobState.SUCCEEDED)
-    assert status_of(engine, killed).state == JobState.FAILED
     wait_until(lambda: ray_cluster.job(killed.name)["status"] == "STOPPED", "Ray to end it")
+    assert status_of(engine, killed).state == JobState.FAILED
     assert not (killed.folder / "ran").exists()
 
 
