@@ -245,7 +245,6 @@ SQUARE = {
     ("limit", "ended"),
     [
         ({"max_evaluations": 8}, "evaluations"),
-        ({"max_seconds": 6.0, "stop": lambda: time.sleep(6.0)}, "seconds"),
         ({"stop": lambda: True}, "stopped"),
         ({"code": "def solve():\n    return None"}, "exhausted"),
         ({"tests": [((2,), 1)]}, "success"),
@@ -255,6 +254,16 @@ def test_a_search_says_why_it_ended(limit: dict[str, object], ended: str) -> Non
     answer = asyncio.run(SEDarwinAgent().evolve_solution("", SQUARE | limit))
     assert answer["ended"] == ended
     assert answer["success"] == (ended == "success")
+
+
+@pytest.mark.process
+def test_a_search_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, late = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + late[0])
+    limit = {"max_seconds": 600.0, "stop": lambda: late.append(late.pop() + 600.0)}
+    answer = asyncio.run(SEDarwinAgent().evolve_solution("", SQUARE | limit))
+    assert (answer["ended"], answer["success"]) == ("seconds", False)
+    assert late == [600.0], "the search was asked once, after the runs before it"
 
 
 @pytest.mark.process
