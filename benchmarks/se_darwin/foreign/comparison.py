@@ -175,10 +175,10 @@ def _executions(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
         return
     yield ""
     yield (
-        "| source | executions of | ÷ of | bugs | sums | ratio | repaired by either | their ratio "
-        "| fewer / more / equal with the second |"
+        "| source | executions of | ÷ of | bugs | sums | ratio | if the second needed one for each "
+        "repair | repaired by either | their ratio | fewer / more / equal with the second |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for above, below in pairs:
         shared = by_ranker[above].keys() & by_ranker[below].keys()
         first = {digest: by_ranker[above][digest] for digest in shared}
@@ -190,17 +190,18 @@ def _executions(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
 def _pair(above: str, below: str, source: str, first: _Attempts, second: _Attempts) -> str:
     digests = sorted(first, key=lambda digest: (first[digest].source, first[digest].name))
     costs = [(_cost(first[digest]), _cost(second[digest])) for digest in digests]
-    either = [
-        cost
-        for digest, cost in zip(digests, costs, strict=True)
-        if first[digest].repaired or second[digest].repaired
-    ]
+    repaired = [first[digest].repaired or second[digest].repaired for digest in digests]
+    either = [cost for cost, each in zip(costs, repaired, strict=True) if each]
+    # No ranker can save more: the bugs that neither repairs cost the full budget with any of them.
+    floor = [1 if each else other for (_, other), each in zip(costs, repaired, strict=True)]
+    most = sum(one for one, _ in costs) / sum(floor)
     fewer = sum(one > other for one, other in costs)
     more = sum(one < other for one, other in costs)
+    equal = len(costs) - fewer - more
     sums = f"{sum(one for one, _ in costs)} ÷ {sum(other for _, other in costs)}"
     return (
         f"| {source} | {above} | {below} | {len(costs)} | {sums} | {_ratio(costs)} "
-        f"| {len(either)} | {_ratio(either)} | {fewer} / {more} / {len(costs) - fewer - more} |"
+        f"| {most:.2f} | {len(either)} | {_ratio(either)} | {fewer} / {more} / {equal} |"
     )
 
 

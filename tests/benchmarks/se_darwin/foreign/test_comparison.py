@@ -43,6 +43,20 @@ def test_a_bug_without_a_repair_counts_the_full_budget() -> None:
     assert "| students | shipped model | 2 | 2 (100 %) | 1 (50 %) | 1 (50 %) | 0 | 0 |" in report
 
 
+def test_the_most_that_a_ranker_could_save_counts_one_execution_for_a_repair() -> None:
+    records = [
+        _record("suspicion", "found by both", executions=40, repaired=True),
+        _record("suspicion", "found by none", executions=100, repaired=False),
+        _record("suspicion", "found by suspicion", executions=60, repaired=True),
+        _record("model", "found by both", executions=10, repaired=True),
+        _record("model", "found by none", executions=100, repaired=False),
+        _record("model", "found by suspicion", executions=100, repaired=False),
+    ]
+
+    # 40 + 100 + 60 executions against 1 + 100 + 1.
+    assert "] | 1.96 | 2 | " in compare(records)
+
+
 def test_what_answers_change_has_its_own_table() -> None:
     wrong, right = (
         _record("model", "a", executions=40, repaired=True, right=right) for right in (False, True)
