@@ -131,7 +131,9 @@ def stacked_loss(
     loss, targets = pending[0].loss, dict[str, Tensor]()
     for name, like in pending[0].targets.items():
         stack = memory.get(name)
-        if stack is not None and (stack.shape[1:] != like.shape or stack.dtype != like.dtype):
+        if stack is not None and (
+            stack.shape != (len(pending), *like.shape) or stack.dtype != like.dtype
+        ):
             stack = None
         rows = [each.targets[name] for each in pending]
         targets[name] = memory[name] = torch.stack(rows, out=stack)

@@ -275,6 +275,16 @@ def test_a_late_member_joins_and_a_checkpoint_loads_between_steps() -> None:
     assert dict(twins.fleet.alone) == {}
 
 
+def test_members_that_pause_and_return_are_stepped_together() -> None:
+    twins = two(precision="fp32")
+    twins.join("m2", seed=2, precision="fp32")
+    with capture_logs() as logs:
+        for step, members in enumerate([3, 3, 3, 2, 2, 3, 3]):
+            twins.step({n: batch(step, 8, [8, 16, 4]) for n in twins.names[:members]})
+    assert [line["event"] for line in logs] == []
+    twins.check()
+
+
 @pytest.mark.parametrize("replaced", ["weight", "moment"])
 def test_tensors_that_others_put_in_place_between_steps_are_used(replaced: str) -> None:
     twins = two(precision="fp32")
@@ -322,7 +332,8 @@ def test_who_leaves_has_memory_of_its_own() -> None:
 
 def test_a_name_is_taken_once() -> None:
     twins = two()
-    with pytest.raises(ValueError, match="has a member 'm0'"):
+    remedy = "the fleet has a member 'm0': let it leave first, or use another name"
+    with pytest.raises(ValueError, match=remedy):
         twins.fleet.join("m0", twins.fleet.members["m0"])
 
 
