@@ -62,6 +62,7 @@ class _Member(Generic[T]):
     loop: TrainingLoop | None = None  # that made the last request
     round: int = 0  # of that loop, as of the last request
     standing: Standing | None = None
+    has_begun: bool = False
 
     def take(self) -> None:
         """Take the step that is asked for, alone."""
@@ -130,16 +131,22 @@ class Trainings(Generic[T]):
     def advance(self) -> dict[str, Ended[T]]:
         """Advance every training to its next step and take these steps.
 
-        What a training does between two steps, such as an evaluation, keeps the others waiting.
+        What a training does between two steps, such as an evaluation, keeps the others waiting. So
+        of the trainings that have not begun, one gets ready for its first step in each round:
+        those that have begun obey their commands meanwhile.
 
         Returns:
             The trainings that ended, by name.
         """
         ended: dict[str, Ended[T]] = {}
         with self._caller.kept():
+            one_begins = False
             for member in list(self._members.values()):
-                if member.request is None:
-                    self._resume(member, member.steps.__next__, ended)
+                if member.request is not None or (one_begins and not member.has_begun):
+                    continue
+                one_begins |= not member.has_begun
+                member.has_begun = True
+                self._resume(member, member.steps.__next__, ended)
             errors = self._step()
             for member in list(self._members.values()):
                 error = errors.get(member.name)
@@ -190,6 +197,8 @@ class Trainings(Generic[T]):
 
     def _step(self) -> dict[str, StepError]:
         """Take every step that is asked for; return the errors by name."""
+        if not all(member.has_begun for member in self._members.values()):
+            return self._step_each(list(self._members))  # each that joins changes the groups
         groups = [tuple(group) for group in self._fleet.groups]
         if groups != list(self._measured):
             known = self._measured

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infrastructure.events import PrecisionState, SaveCheckpoint, SetPrecision
+from infrastructure.events import Command, PrecisionState, SaveCheckpoint, SetPrecision
 from infrastructure.events.command import Stop
 from infrastructure.fleet import Ended, Trainings
-from infrastructure.training.loop import TrainingResult, statistics
+from infrastructure.training.loop import Steps, TrainingResult, statistics
 from tests.infrastructure.fleet.twins import differences
 from tests.infrastructure.fleet.whole_trainings import (
     ERROR,
@@ -102,6 +102,30 @@ def test_a_failing_training_costs_itself(kind: int, error: str, tmp_path: Path) 
     assert [ends[name].outcome for name in ("m0", "m2")] == ["done", "done"]
 
 
+def test_a_training_that_has_begun_obeys_while_others_get_ready(tmp_path: Path) -> None:
+    log: list[str] = []
+
+    class Logged(Attempt):
+        def steps(self) -> Steps[TrainingResult]:
+            log.append(f"{self._folder.name} gets ready")
+            return (yield from super().steps())
+
+        def _due(self) -> list[Command]:
+            log.append(f"{self._folder.name} asks for commands")
+            return super()._due()
+
+    attempts = {name: Logged(Plan(), tmp_path / name) for name in ("a", "b", "c")}
+    run_together(attempts, {})
+    assert log[:6] == [
+        "a gets ready",
+        "a asks for commands",
+        "b gets ready",
+        "a asks for commands",
+        "b asks for commands",
+        "c gets ready",
+    ]
+
+
 def test_a_training_that_no_longer_improves_ends_alone(tmp_path: Path) -> None:
     plans = [Plan(seed=seed, batches=2, epochs=8, patience=seed or None) for seed in range(3)]
     _, ends = compare(plans, tmp_path)
@@ -172,9 +196,13 @@ def test_a_rollback_of_one_changes_what_is_told_of_all(tmp_path: Path) -> None:
     told, _ = compare(plans, tmp_path)
     first, rest = told[:3], told[3:]
     assert all("stepped together with 2 other trainings" in line for line in first)
-    assert "m1: trains alone: no other member's model of its shape trains in fp32" in rest
-    assert all("with 1 other training" in line for line in rest if not line.startswith("m1"))
-    assert len(rest) >= 3
+    assert [line.partition(" while")[0] for line in rest] == [
+        "m0: stepped together with 1 other training",
+        "m1: trains alone: no other member's model of its shape trains in fp32",
+        "m2: stepped together with 1 other training",
+        "m2: trains alone: no other member's model of its shape trains in bf16",  # m0 has ended
+        "m2: trains alone: no other member's model has its shape",
+    ]
 
 
 def test_a_short_training_is_not_measured(tmp_path: Path) -> None:
@@ -195,7 +223,7 @@ def test_a_removed_training_leaves_the_others(tmp_path: Path) -> None:
     trainings.add("removed", removed.steps())
     with pytest.raises(ValueError, match="a training 'kept'"):
         trainings.add("kept", kept.steps())
-    assert trainings.advance() == {}
+    assert [trainings.advance(), trainings.advance()] == [{}, {}]  # one begins in each round
     assert trainings.standings["kept"].with_others == 1
     trainings.remove("removed")
     ended: dict[str, Ended[TrainingResult]] = {}
