@@ -11,7 +11,7 @@ from agents.waltzrl.game.actor import LearningRule
 from agents.waltzrl.game.prompts import ACTS, Prompt
 from agents.waltzrl.recorded_agent import NEEDED_CONVERSATIONS, NEEDED_POSITIVES
 from agents.waltzrl.rewards import STAGE_1, STAGE_2
-from infrastructure.trajectories.record_source.source import MAX_LINE_BYTES
+from infrastructure.trajectories.record_source.lines import MAX_LINE_BYTES
 
 
 @pytest.fixture(scope="module")

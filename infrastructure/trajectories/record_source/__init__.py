@@ -1,8 +1,8 @@
 """Agents described by a file: the file's content, and the records that are read from a folder.
 
 `definition` reads the file; `proposal` proposes one from a sample of records; `formats` decodes
-records; `source` reads those that are new, `collection` for a run; `positions` remembers how far
-each file was read.
+records; `lines` says what a line of a file may hold; `source` reads the records that are new,
+`collection` for a run; `positions` remembers how far each file was read; `report` tells the result.
 """
 
 from infrastructure.trajectories.record_source.collection import collect_records

@@ -16,7 +16,7 @@ from infrastructure.trajectories.record_source.formats import (
     json_object,
     line_decoder,
 )
-from infrastructure.trajectories.record_source.source import (
+from infrastructure.trajectories.record_source.lines import (
     DECOMPRESS,
     LINE_TOO_LONG,
     MAX_LINE_BYTES,

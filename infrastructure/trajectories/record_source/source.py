@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bz2
 import fnmatch
-import gzip
 import hashlib
 import json
 import lzma
@@ -13,12 +11,10 @@ import stat
 import time
 import zlib
 from codecs import BOM_UTF8
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.agent_contract.transition import FieldValue, Transition, TransitionSpec
@@ -29,109 +25,36 @@ from infrastructure.trajectories.record_source.formats import (
     DecodedRecord,
     line_decoder,
 )
+from infrastructure.trajectories.record_source.lines import (
+    DECOMPRESS,
+    LINE_TOO_LONG,
+    MAX_LINE_BYTES,
+    OTHER_COMPRESSED,
+    OTHER_LINE_ENDS,
+    is_object,
+    split_objects,
+    whole_end,
+)
 from infrastructure.trajectories.record_source.positions import (
     Position,
     PositionsFile,
     resume_at,
     seam_of,
 )
+from infrastructure.trajectories.record_source.report import SourceReport
 from infrastructure.trajectories.replay_buffer import ReplayBuffer
 from infrastructure.trajectories.schema import input_problem, target_problem
 
 RECORD_KEY = "source_record"
 """Name in `Transition.info` of the identity of the record that a transition was made from."""
 
-MAX_LINE_BYTES = 1 << 20
-LINE_TOO_LONG = f"the line is longer than {MAX_LINE_BYTES >> 20} MiB"
 POSITIONS_FILE = "source-positions.json"  # in the agent's folder
-DECOMPRESS: dict[str, Callable[[BinaryIO], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
-OTHER_COMPRESSED = (".zst", ".zip", ".lz4", ".Z")
-_MAX_NAMES = 8  # agents, files and problems that a report names
-_MAX_STARTS = 100  # of records in a torn line
 _BLANK = b" \t\r\n\0"  # a truncated file may begin with zero bytes
 _PASSES = 3  # over the folder, while files are renamed under us
 
 
 class SourceFolderError(MisconfiguredError):
     """The folder of a source cannot be read; the message names it and the remedy."""
-
-
-@dataclass(kw_only=True, slots=True)
-class SourceReport:
-    """What one reading of the folder found.
-
-    Attributes:
-        files: Files read, also those without new lines.
-        records: New records.
-        transitions: Transitions yielded.
-        duplicates: Records that were known already.
-        incomplete: Files whose last line was not complete yet; it is read next time.
-        others: Records of other agents, by the agent's name.
-        refused: Records that could not be read, by reason; never recorded.
-        misfits: Transitions recorded although the fields in use do not fit them, by reason.
-        unreadable: Files that could not be read, and why.
-        first: First file and line of each reason in `refused` and `misfits`.
-    """
-
-    files: int = 0
-    records: int = 0
-    transitions: int = 0
-    duplicates: int = 0
-    incomplete: int = 0
-    others: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    misfits: Counter[str] = field(default_factory=Counter)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    first: dict[str, str] = field(default_factory=dict)
-
-    def counts(self) -> dict[str, int]:
-        """The counts, for a log line or a report of progress."""
-        return {
-            "files": self.files,
-            "records": self.records,
-            "transitions": self.transitions,
-            "duplicates": self.duplicates,
-            "incomplete": self.incomplete,
-            "other_agents": self.others.total(),
-            "refused": self.refused.total(),
-            "misfits": self.misfits.total(),
-            "unreadable": len(self.unreadable),
-        }
-
-    def problems(self) -> Iterator[str]:
-        """One sentence for each problem, most frequent first; of many, the first few."""
-        kinds = (
-            (self.refused, "record", "cannot be read", "correct the lines and append them again"),
-            (
-                self.misfits,
-                "transition",
-                "cannot be used with the agent's fields",
-                "they are recorded, but not trained on; correct the records or the fields",
-            ),
-        )
-        for reasons, one, what, remedy in kinds:
-            for reason, count in reasons.most_common(_MAX_NAMES):
-                some = f"{count} {one}" if count == 1 else f"{count} {one}s"
-                yield f"{some} {what}: {reason} (first: {self.first[reason]}); {remedy}"
-            if (more := len(reasons) - _MAX_NAMES) > 0:
-                yield f"{one}s {what} for {more} more reasons"
-        for name, cause in list(self.unreadable.items())[:_MAX_NAMES]:
-            yield f"{name} cannot be read: {cause}; the other files were read"
-        if self.others and not self.records and not self.duplicates:
-            names = ", ".join(name for name, _ in self.others.most_common(_MAX_NAMES))
-            yield (
-                f"all {self.others.total()} records name other agents ({names}): correct 'agents' "
-                "in the definition's source if some of them are this agent's"
-            )
-
-    def refuse(self, reason: str, place: str) -> None:
-        """Count a record that cannot be read."""
-        self.refused[reason] += 1
-        self.first.setdefault(reason, place)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -340,8 +263,10 @@ class RecordSource:
                 line = file.readline(MAX_LINE_BYTES + 1)
                 length += len(line)
             if not line.endswith(b"\n"):
-                if not too_long and _is_object(line):
+                if not too_long and is_object(line):
                     yield -1, number + 1, line
+                elif b"\r" in line[:-1]:  # the last byte may be half of a line end
+                    self.report.unreadable[path.name] = OTHER_LINE_ENDS
                 else:
                     self.report.incomplete += 1
                 return
@@ -416,56 +341,9 @@ class RecordSource:
         return self._known
 
 
-def split_objects(line: bytes) -> list[bytes]:
-    """Split a line into its JSON objects; several are there if two writers shared a file.
-
-    A line that is not a sequence of JSON objects is returned whole.
-    """
-    if b"}{" not in line and b"} {" not in line:
-        return [line] if line else []
-    try:
-        text = line.decode()
-    except UnicodeDecodeError:
-        return [line]
-    decoder, found, start = json.JSONDecoder(), [], 0
-    while start < len(text):
-        try:
-            _, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            return [line]
-        found.append(text[start:end].encode())
-        while end < len(text) and text[end].isspace():
-            end += 1
-        start = end
-    return found
-
-
-def whole_end(line: bytes, decode: Decode) -> tuple[DecodedRecord, bytes] | None:
-    """Find the whole record at the end of a torn line, as a killed writer leaves it.
-
-    Returns:
-        The record and its bytes; None if *line* is JSON, or does not end with a record.
-    """
-    if _is_object(line):
-        return None
-    start = 0
-    for _ in range(_MAX_STARTS):
-        if (start := line.find(b'{"', start + 1)) < 0:
-            return None
-        with suppress(ValueError):
-            return decode(line[start:]), line[start:]
-    return None
-
-
 def _kind_of(error: ValueError) -> str:
     """What is equal in the same error of several lines: no value, and no column."""
     return str(error).partition(", got ")[0].partition(" at column ")[0][:200]
-
-
-def _is_object(line: bytes) -> bool:
-    with suppress(ValueError, RecursionError):
-        return isinstance(json.loads(line), dict)
-    return False
 
 
 def _parts(transition: Transition) -> tuple[Mapping[str, FieldValue], ...]:

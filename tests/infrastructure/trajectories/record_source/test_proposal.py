@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from infrastructure.agent_contract.transition import Box, Discrete, Text
 from infrastructure.trajectories.record_source.definition import parse_definition
+from infrastructure.trajectories.record_source.lines import MAX_LINE_BYTES
 from infrastructure.trajectories.record_source.proposal import propose
-from infrastructure.trajectories.record_source.source import MAX_LINE_BYTES
 
 
 def sample(path: Path, *records: object) -> Path:

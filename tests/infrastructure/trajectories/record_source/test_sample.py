@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from infrastructure.trajectories.record_source.formats import json_object
+from infrastructure.trajectories.record_source.lines import MAX_LINE_BYTES
 from infrastructure.trajectories.record_source.sample import (
     SampleError,
     detect_format,
     read_sample,
 )
-from infrastructure.trajectories.record_source.source import MAX_LINE_BYTES
 
 
 def test_lines_that_are_not_records_are_counted_with_the_first(tmp_path: Path) -> None:

@@ -16,12 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infrastructure.trajectories.record_source import RecordSource, SourceFolderError
-from infrastructure.trajectories.record_source.formats import decode_transition
-from infrastructure.trajectories.record_source.source import (
-    MAX_LINE_BYTES,
-    split_objects,
-    whole_end,
-)
+from infrastructure.trajectories.record_source.lines import MAX_LINE_BYTES
 
 Make = Callable[..., dict[str, object]]
 
@@ -171,6 +166,26 @@ def test_what_cannot_be_a_record_is_counted_with_its_place(desk: Any, make_recor
         "correct the lines",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize("records", [3, 20_000])  # the second file is larger than the longest line
+def test_lines_that_end_with_a_carriage_return_are_told(
+    desk: Any, make_record: Make, records: int
+) -> None:
+    path = desk.write("a.jsonl", end="")
+    path.write_text("\r".join(json.dumps(make_record(str(n))) for n in range(records)) + "\r")
+    desk.write("b.jsonl", make_record("x"))
+    with (desk.folder / "b.jsonl").open("ab") as file:
+        file.write(b'{"group"\r')  # half of a line end
+    assert desk.run() == ["x"]
+    [problem] = desk.source.report.problems()
+    assert problem == (
+        "a.jsonl cannot be read: its lines end with a carriage return alone; end them with a "
+        "newline; the other files were read"
+    )
+    assert desk.source.report.incomplete == 1
+    path.write_text(path.read_text().replace("\r", "\n")[:100_000].rpartition("\n")[0] + "\n")
+    assert desk.run()[:2] == ["0", "1"]
 
 
 def test_lines_that_are_wrong_in_the_same_way_are_counted_together(
@@ -326,19 +341,3 @@ def test_no_order_of_events_loses_or_doubles_a_record(
         elif kind in ("run", "crash"):
             desk.run(stop_after=count, keep=kind == "run")
     assert sorted(desk.recorded()) == sorted(str(number) for number in range(written))
-
-
-@given(st.lists(st.dictionaries(st.text(), st.integers() | st.text(), min_size=1), min_size=1))
-def test_glued_objects_are_split(objects: list[dict[str, object]]) -> None:
-    line = "".join(json.dumps(each) for each in objects).encode()
-    assert [json.loads(part) for part in split_objects(line)] == objects
-
-
-@given(st.binary(max_size=60) | st.text('{}[]":,a1 ', max_size=20).map(str.encode))
-def test_any_bytes_are_split_or_kept_whole(line: bytes) -> None:
-    parts = split_objects(line)
-    if parts not in ([], [line]):
-        for part in parts:
-            json.loads(part)
-    if found := whole_end(line, decode_transition):
-        assert line.endswith(found[1])
