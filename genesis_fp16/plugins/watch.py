@@ -17,15 +17,14 @@ from genesis_fp16.plugins.probe.parent import (
     Hardware,
     HardwareProbeError,
     Plugin,
-    ProbeProcesses,
     ProbeResult,
-    ProbesClosedError,
     probe_agent,
     probe_hardware,
     probe_key,
     scan_in_child,
     unprobed,
 )
+from genesis_fp16.plugins.probe.process import ProbeProcesses, ProbesClosedError
 from genesis_fp16.plugins.probe.results_file import read_results, write_results
 from genesis_fp16.plugins.scan import FoundAgent, Mark, Scan, marks_of
 from genesis_fp16.settings import Settings

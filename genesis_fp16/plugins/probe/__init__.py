@@ -4,12 +4,11 @@ from genesis_fp16.plugins.probe.parent import (
     Hardware,
     HardwareProbeError,
     Plugin,
-    ProbeProcesses,
     ProbeResult,
-    ProbesClosedError,
     probe_agents,
     probe_hardware,
 )
+from genesis_fp16.plugins.probe.process import ProbeProcesses, ProbesClosedError
 
 __all__ = [
     "Hardware",

@@ -1,4 +1,4 @@
-"""The parent's side of the probe: start it, limit its time, read its answer.
+"""The parent's side of the probe: what to ask it, and what its answer means.
 
 An agent that fails is quarantined with the reason; the others are not affected.
 """
@@ -7,17 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import secrets
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,22 +21,15 @@ from genesis_fp16.domain.schedule import next_due
 from genesis_fp16.plugins.discovery import InstalledEntryPoint
 from genesis_fp16.plugins.loading import one_line
 from genesis_fp16.plugins.probe.messages import ProbeAnswer, ProbeRequest
+from genesis_fp16.plugins.probe.process import ProbeProcesses
 from genesis_fp16.plugins.scan import FoundAgent, Scan, hash_of, scan_installed
 from genesis_fp16.settings import AGENTS_PREFIX, Settings
-from genesis_fp16.settings.source import child_environment
-from genesis_fp16.system.processes import kill, started_with
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.plain_text import LONGEST, plain
 
 PROBES_AT_ONCE = 2  # each imports torch: more at a time make each other miss the deadline
 SCAN_SECONDS = 120.0  # in which the metadata of everything installed must be read
-_GRACE_SECONDS = 5.0  # the probe ends itself at its deadline; this is for one that cannot
-_OUTPUT_BYTES = 16384
-_TRACE_BYTES = 1 << 20  # of up to 100 threads
-_TRACE_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
-_TRACE_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-_PROBE_VARIABLE = "_GENESIS_PROBE"  # in the environment of a probe and of its descendants
-_PROBE_MODULE = str(Path(__file__).with_name("__main__.py"))
+_MORE_TIME = "raise GENESIS_PROBE_TIMEOUT_SECONDS if the machine is busy"
 
 PluginState = Literal["ready", "quarantined", "disabled", "pending", "removed"]
 
@@ -61,10 +46,6 @@ class HardwareProbeError(GenesisError, RuntimeError):
     def __init__(self, message: str, *, final: bool) -> None:
         super().__init__(message)
         self.final = final
-
-
-class ProbesClosedError(Exception):
-    """The probes were ended because the process stops."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,76 +131,6 @@ class ProbeResult:
         if self.plugin.state == "ready":
             return self.key == key
         return self.plugin.answered and self.same(key, environment)
-
-
-class ProbeProcesses:
-    """Starts probes; `close` ends those that are under way. For use from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._closed = False
-
-    def close(self) -> None:
-        """Kill every probe and its children; no new one starts."""
-        with self._lock:
-            self._closed = True
-            for child in self._running:
-                _kill_group(child)
-
-    def run(self, arguments: list[str], request: str, deadline_seconds: float) -> Ended:
-        """Run a probe in its own process group; kill that group and its children afterwards.
-
-        Raises:
-            ProbesClosedError: `close` was called.
-            OSError: No process can be started.
-        """
-        with (
-            tempfile.TemporaryFile() as requests,
-            tempfile.TemporaryFile() as answer,
-            tempfile.TemporaryFile() as trace,
-            tempfile.TemporaryFile() as output,
-        ):
-            requests.write(request.encode())
-            requests.seek(0)
-            command = [sys.executable, "-P", "-m", "genesis_fp16.plugins.probe", *arguments]
-            command += ["--answer", str(answer.fileno()), "--trace", str(trace.fileno())]
-            command += ["--deadline", str(deadline_seconds)]
-            token = secrets.token_hex(16)
-            with self._lock:
-                if self._closed:
-                    raise ProbesClosedError
-                child = subprocess.Popen(
-                    command,
-                    stdin=requests,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(answer.fileno(), trace.fileno()),
-                    start_new_session=True,
-                    env=child_environment({_PROBE_VARIABLE: token}),
-                )
-                self._running.add(child)
-            status = None
-            with suppress(subprocess.TimeoutExpired):
-                status = child.wait(deadline_seconds + _GRACE_SECONDS)
-            with self._lock:
-                _kill_group(child)
-                self._running.discard(child)
-            child.wait()
-            kill(started_with(_PROBE_VARIABLE, token))  # those in sessions of their own
-            if self._closed:
-                raise ProbesClosedError
-            output.seek(max(0, output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
-            printed = plain(output.read().decode(errors="replace"), _OUTPUT_BYTES)
-            answer.seek(0)
-            trace.seek(0)
-            traced = trace.read(_TRACE_BYTES).decode(errors="replace")
-            return Ended(status, answer.read().decode(errors="replace"), printed, traced)
-
-
-def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
 
 
 def probe_agents(
@@ -318,7 +229,8 @@ def probe_agent(
     try:
         answer = ProbeAnswer.model_validate_json(child.answer)
     except ValidationError:
-        reason = one_line(child.failure(settings.probe_timeout_seconds, agent.module))
+        remedy = f"{_MORE_TIME}, or import less in the agent"
+        reason = one_line(child.failure(settings.probe_timeout_seconds, remedy, agent.module))
         return replace(failed, reason=reason, detail=f"{child.output}{plain(child.trace, LONGEST)}")
     problem = answer.reason
     if answer.schedule is not None:
@@ -353,9 +265,9 @@ def probe_hardware(settings: Settings, processes: ProbeProcesses | None = None) 
         return Hardware(**json.loads(child.answer))
     except (ValueError, TypeError):
         if child.status is None or child.status < 0 or child.timed_out:
-            message = f"the probe of the device {child.failure(deadline)}"
+            message = f"the probe of the device {child.failure(deadline, _MORE_TIME)}"
             raise HardwareProbeError(one_line(message), final=False) from None
-        last = child.output.strip().rpartition("\n")[2] or child.failure(deadline)
+        last = child.output.strip().rpartition("\n")[2] or child.failure(deadline, _MORE_TIME)
         raise HardwareProbeError(one_line(last), final=True) from None
 
 
@@ -370,56 +282,6 @@ def scan_in_child(processes: ProbeProcesses, home: Path) -> Scan:
     try:
         return Scan.model_validate_json(child.answer)
     except ValidationError:
-        last = child.output.strip().rpartition("\n")[2] or child.failure(SCAN_SECONDS)
+        remedy = "check that the disk with the Python environment answers"
+        last = child.output.strip().rpartition("\n")[2] or child.failure(SCAN_SECONDS, remedy)
         raise OSError(one_line(f"reading what is installed failed: {last}")) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a probe ended.
-
-    Attributes:
-        status: Exit status; None if it was killed at its deadline.
-        answer: Its answer in JSON, if it gave one.
-        output: End of what it printed.
-        trace: Tracebacks that faulthandler wrote when it crashed or met its deadline.
-    """
-
-    status: int | None
-    answer: str
-    output: str
-    trace: str
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether it met its deadline."""
-        return self.status is None or (self.status == 1 and self.trace.startswith("Timeout ("))
-
-    def failure(self, deadline_seconds: float, module: str = "") -> str:
-        """Return the reason for the missing answer, with the line; one of *module* if possible."""
-        place = _place(self.trace or self.output, module)  # a plugin may have called faulthandler
-        if self.timed_out:
-            hung = f", it hung at {place}" if place else ""
-            return (
-                f"did not load within {deadline_seconds:g} s{hung}: raise "
-                "GENESIS_PROBE_TIMEOUT_SECONDS if the machine is busy, or import less in the agent"
-            )
-        at = f" at {place}" if place else ""
-        if self.status is not None and self.status < 0:
-            known = {each.value: each.name for each in signal.Signals}
-            killer = known.get(-self.status, f"signal {-self.status}")
-            return f"crashed while loading{at}: killed by {killer}"
-        return f"ended its process with status {self.status} while loading{at}"
-
-
-def _place(output: str, module: str) -> str:
-    """The innermost line of *module*, else of any, in the last traceback of faulthandler."""
-    for trace in reversed(_TRACE_THREAD.split(output)):
-        frames = _TRACE_FRAME.findall(trace)
-        if _PROBE_MODULE not in (file for file, *_ in frames):  # a thread of the plugin
-            continue
-        frames = [frame for frame in frames if not frame[0].startswith("<")]
-        own = [frame for frame in frames if module in Path(frame[0]).with_suffix("").parts]
-        file, line, function = (own or frames)[0]
-        return f"{Path(file).name}:{line} in {function}"
-    return ""
