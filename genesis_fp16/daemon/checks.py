@@ -44,7 +44,7 @@ from genesis_fp16.store.database import (
     open_database,
 )
 from genesis_fp16.store.errors import display_name, store_error
-from genesis_fp16.store.store import count_unreadable_rows
+from genesis_fp16.store.unreadable_rows import count_unreadable_rows
 from genesis_fp16.system.permissions import open_to_others
 
 LITTLE_DISK_BYTES = 2**30

@@ -12,11 +12,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
     Connection,
     Engine,
-    RowMapping,
     Select,
     Text,
     Update,
@@ -30,9 +28,6 @@ from sqlalchemy import (
 )
 
 from genesis_fp16.domain.attempt import Attempt
-from genesis_fp16.domain.guard import Decision
-from genesis_fp16.domain.pause import Pause
-from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import (
     TRANSITIONS,
     Ending,
@@ -452,34 +447,3 @@ def _insert(connection: Connection, runs: Sequence[Run]) -> None:
 
 def _new_id(now: float) -> str:
     return f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
-
-
-_DATACLASSES = (
-    (schema.runs, Run),
-    (schema.attempts, Attempt),
-    (schema.schedule_state, DueTime),
-    (schema.overrides, Override),
-    (schema.guard_decisions, Decision),
-    (schema.pauses, Pause),
-    (schema.audit, Change),
-)
-
-
-def count_unreadable_rows(engine: Engine) -> dict[str, int]:
-    """Table to the number of its unreadable rows; tables without such rows are left out."""
-    counts = {}
-    with read_connection(engine) as connection:
-        for table, kind in _DATACLASSES:
-            adapter = TypeAdapter[object](kind)
-            rows = connection.execute(select(table)).mappings()
-            if count := sum(not _is_readable(adapter, row) for row in rows):
-                counts[table.name] = count
-    return counts
-
-
-def _is_readable(adapter: TypeAdapter[object], row: RowMapping) -> bool:
-    try:
-        adapter.validate_python(dict(row))
-    except ValidationError:
-        return False
-    return True

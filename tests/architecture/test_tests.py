@@ -47,6 +47,7 @@ TESTED_BY = {
     "genesis_fp16/cli/executors.py": "genesis_fp16/executors/test_check.py",
     "genesis_fp16/metrics/series.py": "genesis_fp16/metrics/test_feed.py",
     "genesis_fp16/settings/types.py": "genesis_fp16/settings/test_settings.py",
+    "genesis_fp16/store/unreadable_rows.py": "genesis_fp16/store/test_rows.py",
     "genesis_fp16/store/schema.py": "genesis_fp16/store/test_database.py",
     "genesis_fp16/store/migrations/*.py": "genesis_fp16/store/test_database.py",
     "infrastructure/events/command.py": "infrastructure/events/test_event_log.py",

@@ -12,7 +12,7 @@ from genesis_fp16.domain.schedule import DueTime
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from genesis_fp16.store.database import database_url, open_database
-from genesis_fp16.store.store import count_unreadable_rows
+from genesis_fp16.store.unreadable_rows import count_unreadable_rows
 from tests.genesis_fp16.new_store import new_store
 
 
