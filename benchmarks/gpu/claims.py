@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 STEP, GUIDE = "docs/training-step.md", "docs/fp16-training.md"
 COSTS, PREFLIGHT = "docs/benchmarks.md", "docs/preflight.md"
-RANKS, FLEET, POLICIES = "docs/distributed.md", "docs/fleet.md", "docs/policies.md"
+RANKS, FLEET, POLICIES = "docs/distributed.md", "docs/fleet.md", "docs/policy-measurements.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

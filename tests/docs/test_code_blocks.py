@@ -25,7 +25,7 @@ from tests.infrastructure.fleet.whole_trainings import Plan
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE, AUTHORS = DOCS / "fp16-training.md", DOCS / "writing-an-agent.md"
-POLICIES, FLEET = DOCS / "policies.md", DOCS / "fleet.md"
+POLICIES, FLEET, VERL = DOCS / "policies.md", DOCS / "fleet.md", DOCS / "verl.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -76,7 +76,7 @@ def test_the_blocks_of_all_pages_are_python() -> None:
 
 
 def test_the_newest_line_of_a_verl_log_becomes_prometheus_text(tmp_path: Path) -> None:
-    *_, (place, source) = blocks(POLICIES)
+    [(place, source)] = blocks(VERL)
     names: dict[str, Any] = {"__name__": "verl_textfile"}
     run(source, place, names)
     data = '{"rollout_corr/k3_kl": 0.001, "training/epoch": 0, "note": "x", "done": true}'
