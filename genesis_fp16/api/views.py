@@ -191,6 +191,8 @@ class AttemptView(View):
         ending: How it ended; null while it goes on.
         error: Why it failed; null if it did not, or an earlier release has recorded it.
         waiting: What it waits for: a queue, or storage that does not answer; null if for nothing.
+        activity: What its worker does, as ``collecting: 150 of 12,000 candidates``; null before its
+            first phase and after its end.
         events: Number of its events by kind, of those that were read.
         events_not_read_bytes: Bytes of older events that were left out.
         fleet: What the attempt's fleet was last, if it was in one.
@@ -206,6 +208,7 @@ class AttemptView(View):
     ending: str | None
     error: str | None
     waiting: str | None
+    activity: str | None
     has_log: bool
     events: Mapping[str, int]
     events_trouble: str

@@ -129,7 +129,9 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
         [
             [
                 *(each["number"], moment(each["started_at"]), moment(each["finished_at"])),
-                f"waits: {each['waiting']}" if each["waiting"] else each["ending"],
+                f"waits: {each['waiting']}"
+                if each["waiting"]
+                else each["ending"] or each["activity"],
                 _described_events(each),
                 each["log"] or ("removed" if run["folder_removed"] else "not there"),
             ]

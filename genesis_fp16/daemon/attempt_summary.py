@@ -10,7 +10,14 @@ from typing import Any
 
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from infrastructure.events import EventTail
-from infrastructure.events.event import Evaluated, Notice, PrecisionChanged
+from infrastructure.events.event import Evaluated, Notice, PhaseStarted, PrecisionChanged, Progress
+
+_DOING = {
+    "collect": "collecting",
+    "train": "training",
+    "evaluate": "evaluating",
+    "publish": "publishing",
+}
 
 
 def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str, Any]:
@@ -23,12 +30,16 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
     tail = EventTail(events_file, longest_backlog=longest)
     counts: Counter[str] = Counter()
     changes: list[PrecisionChanged] = []
-    evaluated, fleet, ended_early, trouble = None, None, None, ""
+    evaluated, fleet, ended_early, activity, trouble = None, None, None, None, ""
     try:
         for event in tail.read():
             counts[event.kind] += 1
             if isinstance(event, PrecisionChanged):
                 changes.append(event)
+            elif isinstance(event, PhaseStarted):
+                activity = _DOING[event.phase]
+            elif isinstance(event, Progress):
+                activity = _described(event)
             elif isinstance(event, Evaluated):
                 evaluated = event
             elif isinstance(event, Notice) and event.event == "fleet_changed":
@@ -44,6 +55,7 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
         "events_trouble": trouble,
         "events": dict(counts),
         "events_not_read_bytes": tail.skipped_bytes,
+        "activity": activity if attempt.finished_at is None else None,
         "fleet": fleet,
         "training_stopped_early": ended_early,
         "precision": [
@@ -53,3 +65,9 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
         ],
         "evaluation": None if evaluated is None else evaluated.model_dump(mode="json"),
     }
+
+
+def _described(progress: Progress) -> str:
+    """Such as ``collecting: 150 of 12,000 candidates``."""
+    total = "" if progress.total is None else f" of {progress.total:,}"
+    return f"{_DOING[progress.phase]}: {progress.done:,}{total} {progress.unit}".rstrip()

@@ -9,7 +9,7 @@ _TONES = {
     "good": ("succeeded", "ready", "watching"),
     "bad": ("failed", "crashed", "timed_out", "quarantined"),
     "warn": ("tripped", "probation"),
-    "busy": ("starting", "running", "stopping", "training"),
+    "busy": ("starting", "running", "stopping"),
     "wait": ("queued", "waiting", "pending"),
     "off": ("cancelled", "disabled", "removed", "paused"),
 }

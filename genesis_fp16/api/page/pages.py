@@ -44,8 +44,8 @@ def show_agents(
     found = [each for each in known if query.strip().lower() in each.view.name]
     if show == "attention":
         found = [each for each in found if each.needs_attention]
-    elif show == "training":
-        found = [each for each in found if each.trains]
+    elif show == "running":
+        found = [each for each in found if each.runs]
     pages = max(1, math.ceil(len(found) / AGENTS_PER_PAGE))
     begin = (min(page, pages) - 1) * AGENTS_PER_PAGE
     return render(

@@ -96,7 +96,7 @@ class ShownAgent:
     needs_attention: bool
 
     @property
-    def trains(self) -> bool:
+    def runs(self) -> bool:
         """Whether a worker has a run of it."""
         return self.view.last_run is not None and is_active(self.view.last_run)
 
@@ -118,7 +118,7 @@ def _state(view: AgentView) -> str:
     if view.state != "ready":
         return view.state
     if run is not None and is_active(run):
-        return "training" if run.state is RunState.RUNNING else str(run.state)
+        return str(run.state)
     if view.pauses:
         return "paused"
     return "waiting" if run is not None and run.state is RunState.QUEUED else "ready"

@@ -68,7 +68,7 @@ def test_the_agents_tell_what_decides_their_precision_and_what_is_wrong(browser:
     }
     assert {"quick", "stormy", "hostile", "broken"} <= rows.keys()
     assert "FP16" in rows["quick"]
-    assert "training" in rows["quick"]
+    assert "running" in rows["quick"]
     assert "FP32" in rows["stormy"]
     assert "guard: tripped" in rows["stormy"]
     assert "failed" in rows["hostile"]

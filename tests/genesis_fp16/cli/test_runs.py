@@ -14,7 +14,14 @@ from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
-from infrastructure.events.event import Evaluated, Notice, PrecisionChanged, Started
+from infrastructure.events.event import (
+    Evaluated,
+    Notice,
+    PhaseStarted,
+    PrecisionChanged,
+    Progress,
+    Started,
+)
 
 Ask = Callable[..., Result]
 FP16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -108,6 +115,26 @@ def test_run_is_shown_with_its_attempts_and_precision(
     assert "worker.log" in text
     assert "2 precision_changed" in text
     assert "attempt 1 in a fleet: together with 3 others" in text
+
+
+def test_a_run_under_way_tells_what_its_worker_does(
+    ask: Ask, ask_json: Callable[..., object], store: Store
+) -> None:
+    run = store.enqueue("b", first_seed=1)
+    attempt = store.begin_attempt(run.id, "incarnation")
+    assert attempt is not None
+    folder = attempt_folder(load_settings().home, attempt)
+    folder.mkdir(parents=True)
+    with EventWriter(folder / "events.ndjson") as emit:
+        emit(PhaseStarted(phase="collect"))
+        [shown] = ask_json("runs", "show", run.id)["attempts"]
+        assert shown["activity"] == "collecting"
+        emit(Progress(phase="collect", done=1500, total=12_000, unit="candidates"))
+    assert "collecting: 1,500 of 12,000 candidates" in ask("runs", "show", run.id).stdout
+    ended = RunTransition(state=RunState.SUCCEEDED)
+    store.end_attempt(attempt, Ending(exit_code=0), ended, finished_at=9e9)
+    [shown] = ask_json("runs", "show", run.id)["attempts"]
+    assert (shown["activity"], shown["ending"]) == (None, "exit code 0")
 
 
 def test_a_failed_attempt_keeps_its_reason(ask: Ask, run: Run) -> None:

@@ -135,6 +135,7 @@
     drawing = false;
     if (!points.length) return;
     document.getElementById("charts").hidden = false;
+    document.getElementById("no-steps")?.remove();
     if (!charts.length || wantsLogarithm() !== logarithmic) {
       build();
     } else {
