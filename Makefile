@@ -123,7 +123,7 @@ clean:  ## Remove the virtual environment; recorded data stays
 	rm -rf $(VENV)
 
 .env:
-	cp .env.example .env
+	install -m 600 .env.example .env  # it may hold a token
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("genesis-fp16 needs Python 3.11 or newer, got " + sys.version.split()[0] + "; try: make PYTHON=python3.11 run")'

@@ -319,7 +319,7 @@ def check_api(settings: Settings) -> CheckResult:
         what, _, remedy = str(error).partition(": ")
         return CheckResult("control api", "fail", what, remedy)
     verdict: Verdict = "ok"
-    found, remedy = f"on {host}:{port}, {count} tokens", ""
+    found, remedy = f"on {host}:{port}, {count} token{'' if count == 1 else 's'}", ""
     if not count:
         found, verdict = f"{host}:{port} without a token", "fail"
         remedy = "set GENESIS_API_TOKEN or GENESIS_API_TOKEN_FILE"

@@ -277,7 +277,7 @@ def test_canaries_that_are_not_agents() -> None:
         ({}, "ok", "on its Unix socket alone"),
         ({"api_socket": False}, "ok", "off"),
         ({"api_port": 80}, "fail", "127.0.0.1:80 without a token"),
-        ({"api_port": 80, "api_token": "x" * 16}, "ok", "on 127.0.0.1:80, 1 tokens"),
+        ({"api_port": 80, "api_token": "x" * 16}, "ok", "on 127.0.0.1:80, 1 token"),
         ({"api_port": 80, "api_token": "x" * 16, "api_host": "::"}, "warn", "without encryption"),
         ({"api_port": 80, "api_token_file": Path("gone")}, "fail", "gone cannot be read"),
         ({"api_port": 80, "api_token_file": Path("open")}, "warn", "other users can read"),
