@@ -59,10 +59,6 @@ class Executor(Protocol):
     def hosts_fleets(self) -> bool:
         """Whether `submit_fleet` can be called."""
 
-    @property
-    def outlives_daemon(self) -> bool:
-        """Whether a worker goes on after the death of the daemon, and `recover` takes it over."""
-
     def submit(self, spec: RunSpec) -> Handle:
         """Start the worker of one attempt.
 

@@ -51,10 +51,10 @@ class LocalExecutor:
 
     Attributes:
         spare: Worker that waits for an attempt; None if there is none.
-        hosts_fleets, outlives_daemon: See `Executor`.
+        hosts_fleets: See `Executor`.
     """
 
-    hosts_fleets, outlives_daemon = True, False
+    hosts_fleets = True
 
     def __init__(
         self,

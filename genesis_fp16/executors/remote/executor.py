@@ -78,10 +78,10 @@ class RemoteExecutor:
 
     Attributes:
         engine: As given.
-        hosts_fleets, outlives_daemon: See `Executor`.
+        hosts_fleets: See `Executor`.
     """
 
-    hosts_fleets, outlives_daemon = False, True
+    hosts_fleets = False
 
     def __init__(
         self,
