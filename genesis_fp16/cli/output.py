@@ -6,9 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from infrastructure.events.plain_text import plain
 from infrastructure.files import json_text
@@ -41,6 +38,10 @@ def print_table(
 
     Control characters are left out, and what exceeds *longest* characters of a cell.
     """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")

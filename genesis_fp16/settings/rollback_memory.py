@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from genesis_fp16.domain.errors import GenesisError
@@ -32,8 +31,6 @@ from infrastructure.files import write_atomically
 MEMORY_FILE = "rollbacks.json"  # in GENESIS_HOME
 _REPEAT_SECONDS = 60.0
 _END_OF_CALENDAR = 253402300800.0  # the year 10000
-
-log = structlog.get_logger()
 
 
 class Rollback(BaseModel):
@@ -99,7 +96,7 @@ class RollbackMemory:
             if (now := time.monotonic()) >= self._log_error_at:
                 self._log_error_at = now + _REPEAT_SECONDS
                 remedy = f"free space or permit writing for {self._home}; the daemon tries again"
-                log.warning("rollbacks_not_remembered", error=str(error), remedy=remedy)
+                _warn("rollbacks_not_remembered", error=str(error), remedy=remedy)
         else:
             self._kept = settings, fp32
 
@@ -116,7 +113,7 @@ class RollbackMemory:
         _replace(self._home, current)
         self.remembered = current
         for name in before.keys() - found.keys():
-            log.warning("rollback_ended", setting=name, now=dict(settings.texts_of(name)))
+            _warn("rollback_ended", setting=name, now=dict(settings.texts_of(name)))
         # A home that the settings file names is lost together with that file.
         in_file = settings.home_is_named_in_file
         _replace(_beside(settings.env_file), current if in_file else Rollbacks())
@@ -236,3 +233,9 @@ def _replace(path: Path, rollbacks: Rollbacks) -> None:
     except UnreadableMemoryError:
         pass  # is replaced
     write_atomically(path, rollbacks.model_dump_json(indent=2))
+
+
+def _warn(event: str, **fields: object) -> None:
+    import structlog  # it imports rich, which most commands do without
+
+    structlog.get_logger().warning(event, **fields)

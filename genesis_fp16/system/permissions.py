@@ -12,11 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import structlog
-
 OTHERS, GROUP_AND_OTHERS = 0o007, 0o077
-
-log = structlog.get_logger()
 
 
 @contextmanager
@@ -95,4 +91,7 @@ def _close(path: Path, bits: int) -> None:
         return
     with suppress(OSError):
         path.chmod(mode & ~bits)
+        import structlog  # it imports rich, which most commands do without
+
+        log = structlog.get_logger()
         log.warning("made_private", path=str(path), before=f"{mode:04o}", now=f"{mode & ~bits:04o}")
