@@ -47,7 +47,7 @@ MODULES = (
     "genesis_fp16.plugins.probe.messages",
     "genesis_fp16.worker.attempt_process",
     "infrastructure.training",
-    "infrastructure.world_model.networks",
+    "infrastructure.world_model_agent.publication",
     _TORCHRUN,
 )
 OF_POLICIES = (

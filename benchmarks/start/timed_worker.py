@@ -45,11 +45,11 @@ def _time_phases() -> None:
     from genesis_fp16.worker import attempt_process, attempt_runner
     from infrastructure.training import FP16Trainer
     from infrastructure.training.loop.auto_precision import AutoPrecision
-    from infrastructure.world_model_agent import world_model_agent
+    from infrastructure.world_model import fitting
 
     _around(attempt_process, "AttemptRunner", before="specification")
     _around(attempt_runner, "load_agent", before="settings", after="plugin")
-    _around(world_model_agent, "prepare_training_data", before="records", after="encoding")
+    _around(fitting, "prepare_training_data", before="records", after="encoding")
     _around(attempt_runner, "check_fp32_step", before="network", after="check_fp32_step")
     _around(AutoPrecision, "resolve", before="first batch", after="preflight")
     _around(FP16Trainer, "train_batch", before="trainer", after="first step")
@@ -89,7 +89,7 @@ def main() -> None:
             import genesis_fp16.worker.attempt_process  # noqa: F401
 
             _mark("library")
-            import infrastructure.world_model_agent  # noqa: F401
+            import infrastructure.world_model_agent.publication  # noqa: F401
 
             _mark("plugin")
         _time_phases()

@@ -1,4 +1,8 @@
-"""`WorldModelAgent`: authors declare what a transition is and collect transitions."""
+"""`WorldModelAgent`: authors declare what a transition is and collect transitions.
+
+To start fast, a method imports torch and the world model when it is called: an agent may do other
+work meanwhile, or not need them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,9 @@ from collections.abc import Iterator, Mapping, Reversible, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
-from torch import Tensor
-from torch.nn import Module
 
 from infrastructure.agent_contract import (
     CONTRACT_VERSION,
@@ -27,18 +30,15 @@ from infrastructure.agent_contract import (
 from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
-from infrastructure.training.checkpoints import BestEpoch, BestEpochError
-from infrastructure.training.diagnostics.phase_clock import phase
-from infrastructure.world_model import EnsembleNetwork, ModelFileError, NetworkShape, WorldModel
-from infrastructure.world_model.fitting import (
-    TrainingData,
-    TrainingPlan,
-    prepare_training_data,
-    training_job,
-)
-from infrastructure.world_model.networks import build_seeded, ensemble_loss
-from infrastructure.world_model_agent.prior import ModelInUse, choose_model
-from infrastructure.world_model_agent.publication import gate_publication
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+    from infrastructure.training.checkpoints import BestEpoch, BestEpochError
+    from infrastructure.world_model import NetworkShape, WorldModel
+    from infrastructure.world_model.fitting import TrainingData
+    from infrastructure.world_model_agent.prior import ModelInUse
 
 
 class WorldModelAgent(ABC):
@@ -95,10 +95,14 @@ class WorldModelAgent(ABC):
 
     def build_model(self, shape: NetworkShape) -> Module:
         """Build the network to train; an override must return the same heads."""
+        from infrastructure.world_model import EnsembleNetwork
+
         return EnsembleNetwork(shape)
 
     def loss(self, forward: Forward, batch: Batch) -> Tensor:
         """Compute the negative log-likelihood of the targets, ``[]`` float32; autocast is off."""
+        from infrastructure.world_model.networks import ensemble_loss
+
         return ensemble_loss(forward, batch)
 
     def evaluate(self, model: WorldModel, transitions: Sequence[Transition]) -> Mapping[str, float]:
@@ -115,6 +119,15 @@ class WorldModelAgent(ABC):
         Raises:
             InsufficientDataError: Too few transitions, held-out groups, or targets that vary.
         """
+        from infrastructure.training.diagnostics.phase_clock import phase
+        from infrastructure.world_model import NetworkShape
+        from infrastructure.world_model.fitting import (
+            TrainingPlan,
+            prepare_training_data,
+            training_job,
+        )
+        from infrastructure.world_model.networks import build_seeded
+
         with phase("encode"):
             newest = _read_newest(transitions, self.newest_transitions)
             data = prepare_training_data(self.spec(), newest)
@@ -144,6 +157,9 @@ class WorldModelAgent(ABC):
             RuntimeError: `build_job` was not called on this agent.
             OSError: Writing the model failed; the previous one stays published.
         """
+        from infrastructure.world_model import WorldModel
+        from infrastructure.world_model_agent.publication import gate_publication
+
         if self._data is None or self._best is None:
             raise RuntimeError("publish needs the data of build_job: call build_job first")
         self._best.restore(model)
@@ -164,6 +180,8 @@ class WorldModelAgent(ABC):
 
     def published_model(self, context: RunContext) -> WorldModel | None:
         """Load the published model; None if there is none or it is unreadable (logs a warning)."""
+        from infrastructure.world_model import ModelFileError, WorldModel
+
         try:
             return WorldModel.load(self.published_folder(context), self.build_model)
         except FileNotFoundError:
@@ -179,6 +197,8 @@ class WorldModelAgent(ABC):
             published: Folder of the published model, as `published_folder` gives it; None to use
                 the prior.
         """
+        from infrastructure.world_model_agent.prior import choose_model
+
         return choose_model(published, self.prior_folder, self.spec(), self.build_model)
 
 
@@ -202,6 +222,8 @@ def _read_newest(transitions: RecordedTransitions, count: int) -> Sequence[Trans
 
 
 def _best_epoch(context: RunContext) -> BestEpoch:
+    from infrastructure.training.checkpoints import BestEpoch
+
     def warn(error: BestEpochError) -> None:
         consequence = "the best epoch is chosen among those trained from now on"
         context.logger.warning("best_epoch_damaged", error=str(error), consequence=consequence)
