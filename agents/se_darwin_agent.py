@@ -157,8 +157,12 @@ class SEDarwinAgent(WorldModelAgent):
         """
         request = EvolutionRequest.from_context(context)
         started = time.monotonic()
-        ranker, ranked_by = self._ranker_for(request)
-        task, search = await self._find_repair(request, started, ranker)
+        # Torch is imported and a world model read while the program runs with its tests.
+        ranking = asyncio.create_task(asyncio.to_thread(self._ranker_for, request))
+        try:
+            task, search, ranked_by = await self._find_repair(request, started, ranking)
+        finally:
+            ranking.cancel()  # its result is of no use if the tests are refused
         best, assessment = search.best, search.assessment
         describer = EditDescriber(request.code, task.space)
         return EvolutionResult(
@@ -205,18 +209,15 @@ class SEDarwinAgent(WorldModelAgent):
         ranker = CombinedRanker(chosen.model) if chosen.model else SuspicionRanker()
         return ranker, f"{_SOURCES[chosen.source]}{reason}"
 
-    def _begin(
-        self, request: EvolutionRequest, sandbox: Sandbox, policy: Policy, ends: float
-    ) -> tuple[RepairTask, Evolution]:
-        """Run the given program with its tests; return the task and its search.
+    def _run_given(self, request: EvolutionRequest, sandbox: Sandbox, ends: float) -> RepairTask:
+        """Run the given program with its tests; return the task.
 
         Raises:
             ValueError: The tests cannot be used, or have not ended when the time is up.
         """
         try:
             with sandbox.until(ends):
-                task = request.task(sandbox, request.timeout_seconds or self._timeout_seconds)
-                return task, Evolution(task, sandbox, Random(request.seed), policy=policy)
+                return request.task(sandbox, request.timeout_seconds or self._timeout_seconds)
         except TimeUpError:
             raise ValueError(
                 f"the time of {request.max_seconds:g} s (--seconds, max_seconds) was up before "
@@ -225,13 +226,20 @@ class SEDarwinAgent(WorldModelAgent):
             ) from None
 
     async def _find_repair(
-        self, request: EvolutionRequest, started: float, ranker: Ranker
-    ) -> tuple[RepairTask, Search]:
+        self,
+        request: EvolutionRequest,
+        started: float,
+        ranking: asyncio.Task[tuple[Ranker, str]],
+    ) -> tuple[RepairTask, Search, str]:
         """Search for a repair in the sandbox, minimise it, and compare it with others."""
-        policy = Policy(ranker=ranker, batch=self._batch, weighs_effects=request.ranker == "model")
         with await asyncio.to_thread(request.sandbox) as sandbox:
             ends = started + (request.max_seconds or math.inf)
-            task, evolution = await asyncio.to_thread(self._begin, request, sandbox, policy, ends)
+            task = await asyncio.to_thread(self._run_given, request, sandbox, ends)
+            ranker, ranked_by = await ranking
+            policy = Policy(
+                ranker=ranker, batch=self._batch, weighs_effects=request.ranker == "model"
+            )
+            evolution = Evolution(task, sandbox, Random(request.seed), policy=policy)
             recording = Recording(request.agent_folder if request.record else None)
             with recording:  # closes the buffer even if the search fails
                 search = await asyncio.to_thread(
@@ -261,7 +269,7 @@ class SEDarwinAgent(WorldModelAgent):
             search.hidden_pass_rate = await asyncio.to_thread(
                 task.hidden_pass_rate, sandbox, search.best.source
             )
-        return task, search
+        return task, search, ranked_by
 
     def _is_success(self, evaluation: Evaluation) -> bool:
         return evaluation.score >= self._success_threshold

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from itertools import islice
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agents.se_darwin.features import SPEC
@@ -22,7 +23,7 @@ from infrastructure.trajectories import ReplayBuffer, part_of
 from infrastructure.trajectories.schema import target_problem
 from infrastructure.trajectories.split import MIN_HELD_OUT_GROUPS
 from infrastructure.world_model import WorldModel
-from infrastructure.world_model_agent.prior import Prior
+from infrastructure.world_model_agent.prior import ModelInUse, Prior
 
 BROKEN = '''
 import math
@@ -254,6 +255,24 @@ def test_a_search_says_why_it_ended(limit: dict[str, object], ended: str) -> Non
     answer = asyncio.run(SEDarwinAgent().evolve_solution("", SQUARE | limit))
     assert answer["ended"] == ended
     assert answer["success"] == (ended == "success")
+
+
+class WaitsForTheSandbox(SEDarwinAgent):
+    """Gives its world model only once the sandbox is open."""
+
+    def model_in_use(self, published: Path | None) -> ModelInUse:
+        while not psutil.Process().children():
+            time.sleep(0.01)
+        return super().model_in_use(published)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(60)
+def test_the_world_model_is_loaded_while_the_program_runs() -> None:
+    limited = SQUARE | {"max_evaluations": 2}
+    answer = asyncio.run(WaitsForTheSandbox().evolve_solution("", limited))
+    assert answer["ended"] == "evaluations"
+    assert "the prior" in answer["ranked_by"]
 
 
 @pytest.mark.process

@@ -82,7 +82,7 @@ class Examples:
         if len(suite.checks) != len(calls):
             return None
         suite = replace(suite, within=True)
-        return cls(task=replace(task, suite=suite, tests=suite.cases()), calls=calls)
+        return cls(task=replace(task, suite=suite, tests=suite.cases(), given=None), calls=calls)
 
     def contradicted(self, program: Evaluation, sandbox: Sandbox) -> frozenset[int]:
         """Return the numbers of the examples that *program* contradicts.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EvolveSolution = Callable[[str, dict[str, object]], Awaitable[object]]
 _REDRAW_SECONDS = 0.2
+_NEW_OBJECTS = 100_000  # before Python searches them for garbage
 _TOO_DEEP = (
     "the program or a value of its tests is nested too deeply to be repaired: split the longest "
     "expression of the file, such as a sum of hundreds of terms"
@@ -140,10 +141,7 @@ def answer(request: ChildRequest) -> ChildAnswer:
 
 def _load(request: ChildRequest) -> EvolveSolution | None:
     """The method of a new agent; None if the agent has none."""
-    gc.disable()  # a search of what torch's import makes takes a sixth of the import
     agent = pkgutil.resolve_name(request.entry_point)()
-    gc.freeze()
-    gc.enable()
     found: EvolveSolution | None = getattr(agent, "evolve_solution", None)
     return found
 
@@ -210,6 +208,7 @@ def main() -> None:
         die_with_parent()
     if os.getppid() != int(sys.argv[2]):  # the parent ended before
         os.kill(os.getpid(), signal.SIGKILL)
+    gc.set_threshold(_NEW_OBJECTS)  # else a sixth of torch's import is a search of what it makes
     request = ChildRequest.model_validate_json(sys.stdin.read())
     tempfile.tempdir = str(request.folder)
     with os.fdopen(int(sys.argv[1]), "w", closefd=False) as channel:

@@ -95,7 +95,7 @@ class Evolution:
 
     def __init__(self, task: RepairTask, sandbox: Sandbox, rng: Random, policy: Policy) -> None:
         self._task, self._sandbox, self._rng, self._policy = task, sandbox, rng, policy
-        [root] = self._run([(frozenset(), task.space.source)], coverage=True)
+        root = task.given or self._run([(frozenset(), task.space.source)], coverage=True)[0]
         self.archive = Archive(root)
         self.evaluations = 0
         self.split = dict.fromkeys(SPLIT, 0)

@@ -56,6 +56,7 @@ def prepare_task(
         task = _with_checks(task, suite, sandbox, most)
         [given] = task.within.evaluate(sandbox, [program], coverage=True)
     _check_reached(given, task)
+    task = replace(task, given=given)
     within = in_one_process or not _runs_apart(task, sandbox, given)
     return task.within if within else task
 

@@ -28,6 +28,8 @@ class RepairTask:
             none was injected.
         limits: Time and memory limits of each candidate; None for the sandbox's own.
         suite: Test suite whose checks are *tests*; None if *tests* are plain calls.
+        given: Evaluation of the program of *space*, with its lines, if it has been run already with
+            these tests within its process.
     """
 
     name: str
@@ -40,6 +42,7 @@ class RepairTask:
     original: str = ""
     limits: Limits | None = None
     suite: PytestSuite | None = None
+    given: Evaluation | None = None
 
     @property
     def within(self) -> RepairTask:

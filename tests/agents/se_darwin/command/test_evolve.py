@@ -69,8 +69,9 @@ def test_a_function_is_repaired_and_the_diff_applies(
     assert list(folder.glob("genesis-evolve-*")) == []
 
 
-def test_the_commands_own_process_does_not_import_torch() -> None:
-    script = "import sys, agents.se_darwin.command.evolve; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("module", ["agents.se_darwin.command.evolve", "agents.se_darwin_agent"])
+def test_torch_is_imported_only_to_load_the_world_model(module: str) -> None:
+    script = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

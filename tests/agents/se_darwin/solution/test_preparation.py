@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.search.evolution import Evolution
+from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.solution.request import EvolutionRequest
 
 CODE = "def solve(x):\n    return x"
@@ -19,6 +23,17 @@ def test_a_slow_program_gets_the_time_it_needs(sandbox: Sandbox) -> None:
         assert task.limits is not None
         limits.append(task.limits.cpu_seconds)
     assert 0.05 <= limits[0] < limits[1] <= 5.0
+
+
+def test_the_search_begins_with_the_last_run_of_its_preparation(sandbox: Sandbox) -> None:
+    given = {"code": CODE, "function": "solve", "tests": [((1,), 2)]}
+    task = EvolutionRequest.model_validate(given).task(sandbox, 5.0)
+    evolution = Evolution(task, sandbox, Random(0), Policy())
+    assert task.given is not None
+    assert evolution.archive.best is task.given
+    [output] = task.given.execution.outputs
+    assert output is not None
+    assert output.lines, "the lines that the test runs are known"
 
 
 HANGS = "def solve(x):\n    while True:\n        pass"
