@@ -21,7 +21,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, Store
 from genesis_fp16.store.daemon_status import STATUS_FILE
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 
 @pytest.fixture
