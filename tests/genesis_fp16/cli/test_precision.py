@@ -71,7 +71,7 @@ def database(store: Store) -> Iterator[sqlite3.Connection]:
 
 @pytest.mark.process
 @settings(
-    max_examples=25,
+    max_examples=10,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(content=BUNDLES)
