@@ -33,17 +33,19 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-# The rewards after 5 and 15 rounds were 0.55 and 0.86 for dr_grpo, 0.17 and 0.81 for ppo.
+# The rewards after 5 rounds and at the end were 0.55 and 0.86 for dr_grpo, 0.17 and 0.81 for ppo,
+# and 0.20 and 0.73 for gspo, the slowest.
 @pytest.mark.parametrize(
     ("loss", "precision"),
     [
-        *((loss, "bf16") for loss in ("dr_grpo", "grpo", "gspo", "flowrl", "ppo")),
-        *((loss, "fp32") for loss in ("dr_grpo", "ppo")),
+        *((loss, "bf16") for loss in ("dr_grpo", "ppo")),
+        *((loss, "fp32") for loss in ("grpo", "gspo", "flowrl")),  # less than half the time
     ],
 )
 def test_it_learns_from_reward_alone(tmp_path: Path, loss: str, precision: str) -> None:
+    rounds = 20 if precision == "fp32" else 15
     settings = PolicySettings(
-        loss=loss, rounds=15, rounds_per_epoch=5, prompts_per_round=16, learning_rate=1e-3
+        loss=loss, rounds=rounds, rounds_per_epoch=5, prompts_per_round=16, learning_rate=1e-3
     )
     learner = PolicyLearner(task=TRIVIAL, settings=settings, seed=5, warm=True)
     model, events = new_policy(TRIVIAL, 5), []
