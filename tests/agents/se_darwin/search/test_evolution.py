@@ -100,9 +100,10 @@ def test_no_program_is_run_twice(sandbox: Sandbox) -> None:
     )
     evolution = Evolution(task, sandbox, Random(0), policy=Policy())
     sources = [task.space.source]
-    for _ in range(60):
+    for _ in range(20):
         sources += [outcome.child.source for outcome in evolution.run_generation()]
     assert len(sources) > 20
+    assert evolution.split["duplicates"] > 0
     assert len(set(sources)) == len(sources)
 
 
