@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -109,6 +110,9 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _file_of(name: str, folders: list[Path]) -> Path | None:
+    """File of the module *name*; None also for the standard library's, even if one lies here."""
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        return None
     parts = name.removeprefix(f"{HERE}.").split(".")
     for folder in folders:
         module = folder.joinpath(*parts)

@@ -52,6 +52,15 @@ def test_outside_the_working_folder_only_its_own_folder_counts(tmp_path: Path) -
     assert (found.conftests, found.helpers) == ([], {"b": ""})
 
 
+def test_a_folder_beside_the_tests_does_not_hide_a_module_of_python(folder: Path) -> None:
+    write(
+        folder,
+        tests__test_a="from typing import Any\nfrom tests.typing import b",
+        tests__typing__INIT="",
+    )
+    assert SuiteFiles.read(Path("tests/test_a.py"), program()).helpers.keys() == {"tests.typing"}
+
+
 def test_a_byte_order_mark_does_tests_no_harm(folder: Path) -> None:
     (folder / "t.py").write_bytes(b"\xef\xbb\xbfimport a\n")
     assert SuiteFiles.read(Path("t.py"), program()).code == "import a\n"
