@@ -26,6 +26,7 @@ from .given_modules import (
     import_program,
     module_names,
 )
+from .handled_refusals import refusals
 from .in_process_candidate import CANDIDATE_FILE, InProcessCandidate
 from .place import UnsupportedFunctionError, replace_function
 from .refusal import refusal
@@ -109,13 +110,14 @@ def _run(
         open_runner: Imports the program and its tests.
         function: Name of the function under repair.
         task: ``run``; ``collect`` to list the checks without running them; ``record`` to run and
-            list the calls of the function.
+            list the calls of the function; ``watch`` to run and list what the sandbox refuses to
+            tests that fail.
 
     Yields:
         ``[check, kind, text, expected, lines run]``; nothing after the candidate is lost; and
         ``["refused", test, why]`` if the sandbox does not allow what a test needs, and
         ``["missing", names]`` of modules that nothing has imported. To record,
-        ``["call", check, call]``.
+        ``["call", check, call]``. To watch, ``["handled", test, why, file]``.
     """
     missing = MissingModules()
     sys.meta_path.insert(0, missing)
@@ -148,7 +150,7 @@ def _listed(
             names = [name for test in runner.tests for name in test.check_names]
             yield ["checks", names, runner.left_out]
         else:
-            yield from runner.run(record=task == "record")
+            yield from runner.watch() if task == "watch" else runner.run(record=task == "record")
 
 
 class SuiteRunner:
@@ -208,6 +210,23 @@ class SuiteRunner:
             yield from self._refused(test, end)
             if lost:
                 return
+
+    def watch(self) -> Iterator[list[object]]:
+        """Yield ``["handled", test, why, file]`` for what is refused to a test that fails.
+
+        The error was handled, by the program or by the test.
+        """
+        for test in self.tests:
+            self._checks = [Check(self._candidate) for _ in test.lines]
+            is_failed = False
+            try:
+                with self._candidate.watched(), refusals() as refused:
+                    self._collector.run(test)
+            except BaseException as error:  # the exception is how the test fails
+                is_failed = not self._is_skip(error)
+            if is_failed or any(check.failure for check in self._checks):
+                for why, file in refused.items():
+                    yield ["handled", test.function, why, file]
 
     def _refused(self, test: Test, end: Check) -> Iterator[list[object]]:
         for check in [*self._checks, end]:

@@ -238,6 +238,24 @@ class Sandbox:
         calls = [line for line in lines if line[:1] == ["call"] and len(line) == 3]
         return [(int(number), call) for _, number, call in calls]
 
+    def watch(
+        self, source: str, suite: PytestSuite, *, function: str, limits: Limits
+    ) -> list[tuple[str, str, str]]:
+        """Run *suite* with *source*; return what is refused to tests that fail and is handled.
+
+        Returns:
+            Name of the test, what was refused in words, and the name of the file; empty for
+            anything else.
+        """
+        request = {
+            **self._request([source], function, limits.times(4)),
+            **self._write_suite(suite),
+            "task": "watch",
+            "within": True,
+        }
+        lines = [line for line in self._messages(request) if line[:1] == ["handled"]]
+        return [(str(line[1]), str(line[2]), str(line[3])) for line in lines if len(line) == 4]
+
     def _run(self, request: Mapping[str, Any], count: int) -> list[Execution]:
         """Exchange a *request* to run programs, which have *count* results each."""
         sources = request["sources"]

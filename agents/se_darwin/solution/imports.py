@@ -54,6 +54,10 @@ def modules_to_import(
 ) -> set[str]:
     """Return all modules that the sandbox must import before *program* runs with its tests.
 
+    A module that the program's own package imports in a ``try``, from that package, and that is not
+    among its sources is left out: another copy of the package may be installed, and its compiled
+    functions would replace those under repair.
+
     Args:
         program: The program.
         test_sources: Sources of all files of the tests.
@@ -71,6 +75,7 @@ def modules_to_import(
         for each in own_trees
         for name in _all_imports(each)
         if name not in own_names and is_available(name)
+        if not is_within(name, own_names) or name in _needed_imports(each, "")
     }
     parts = {
         part
@@ -80,6 +85,12 @@ def modules_to_import(
         if part.rpartition(".")[0] in modules
     }
     return modules | parts
+
+
+def is_within(name: str, packages: Collection[str]) -> bool:
+    """Whether the module *name* lies in one of *packages*, at any depth."""
+    parts = name.split(".")
+    return any(".".join(parts[:count]) in packages for count in range(1, len(parts)))
 
 
 def is_available(name: str) -> bool:

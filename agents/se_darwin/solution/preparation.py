@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 from agents.se_darwin.edits import Edit
+from agents.se_darwin.fork_server.given_modules import PROJECT_FOLDER, module_names
 from agents.se_darwin.sandbox import Limits, PytestSuite, PytestSuiteError, Sandbox
-from agents.se_darwin.solution.imports import is_available
+from agents.se_darwin.solution.imports import is_available, is_within
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 
@@ -43,16 +45,20 @@ def prepare_task(
         ValueError: The tests cannot be run, do not end, or do not call the function.
     """
     program = (frozenset[Edit](), task.space.source)
+    own = module_names(suite.program.own_modules) if suite is not None else []
     if suite is not None:
         task = _with_checks(task, suite, sandbox, most)
     task = replace(task, limits=_measured_limits(task.within, sandbox, most))
     [given] = task.within.evaluate(sandbox, [program], coverage=True)
     for _ in range(_MOST_LAZY_IMPORTS):  # packages import some modules when they are used
-        if not _import_missing(sandbox, given.execution.missing_modules):
+        if not _import_missing(sandbox, given.execution.missing_modules, own):
             break
         [given] = task.within.evaluate(sandbox, [program], coverage=True)
-    if task.suite is not None and given.execution.refused:  # no program can pass these tests
-        suite = task.suite.without(given.execution.refused, task.function)
+    refused = dict(given.execution.refused)
+    if task.suite is not None and not given.fixed and not given.execution.hung:
+        refused = _handled_refusals(task, task.suite, sandbox, task.limits or most) | refused
+    if task.suite is not None and refused:  # no program can pass these tests
+        suite = task.suite.without(refused, task.function)
         task = _with_checks(task, suite, sandbox, most)
         [given] = task.within.evaluate(sandbox, [program], coverage=True)
     _check_reached(given, task)
@@ -72,6 +78,7 @@ def _with_checks(
     Raises:
         PytestSuiteError: The suite cannot be run in the sandbox.
     """
+    own = module_names(suite.program.own_modules)
     for _ in range(_MOST_LAZY_IMPORTS):
         try:
             found = sandbox.collect(suite, function=task.function, limits=limits)
@@ -79,15 +86,44 @@ def _with_checks(
             if not _import_missing(sandbox, error.missing_modules):
                 raise
         else:
-            if not _import_missing(sandbox, found.missing_modules):
+            if not _import_missing(sandbox, found.missing_modules, own):
                 return replace(task, suite=found, tests=found.cases())
     found = sandbox.collect(suite, function=task.function, limits=limits)
     return replace(task, suite=found, tests=found.cases())
 
 
-def _import_missing(sandbox: Sandbox, names: Collection[str]) -> bool:
-    """Import those of the modules *names* that are installed; return whether there are any."""
-    return sandbox.import_modules([name for name in names if is_available(name)])
+def _import_missing(sandbox: Sandbox, names: Collection[str], own: Collection[str] = ()) -> bool:
+    """Import those of the modules *names* that are installed; return whether there are any.
+
+    Modules in packages of the program's *own* are not imported: the program has done without them,
+    and those of an installed copy may replace the function under repair.
+    """
+    found = [name for name in names if is_available(name) and not is_within(name, own)]
+    return sandbox.import_modules(found)
+
+
+def _handled_refusals(
+    task: RepairTask, suite: PytestSuite, sandbox: Sandbox, limits: Limits
+) -> dict[str, str]:
+    """What tests that fail need and the sandbox refuses, if they or the program handle the error.
+
+    A file counts only if it exists: without it, the program would handle an error here, too.
+    """
+    source, function = task.space.source, task.function
+    handled = sandbox.watch(source, suite, function=function, limits=limits)
+    return {
+        test: f"{why} (the error is handled there)"
+        for test, why, file in handled
+        if not why.startswith("makes a system call")
+        if not file or _exists(Path(file.removeprefix(PROJECT_FOLDER)))
+    }
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # in a folder that this user may not read: the program cannot read it either
+        return False
 
 
 def _runs_apart(task: RepairTask, sandbox: Sandbox, given: Evaluation) -> bool:

@@ -52,6 +52,21 @@ except ImportError:
         assert request.task(sandbox, 5.0).tests
 
 
+def test_an_installed_copy_of_the_package_does_not_replace_the_function() -> None:
+    """Its compiled functions would; here `rich` of the environment stands for such a copy."""
+    package = "try:\n    from rich.markup import escape as solve\n"
+    package += "except ImportError:\n    from rich.own import solve\n"
+    request = EvolutionRequest(
+        code=CODE,
+        module="rich.own",
+        own_modules={"rich.__init__": package},
+        function="solve",
+        test_code="from rich import solve\ndef test_a():\n    assert solve(1) == 2\n",
+    )
+    with request.sandbox() as sandbox:
+        assert request.task(sandbox, 5.0).check_names == ["test_a, line 3"]
+
+
 def test_a_package_may_be_the_program(sandbox: Sandbox) -> None:
     tests = "import shop\nfrom shop.tax import rate\n"
     tests += "def test_a():\n    assert shop.solve(rate) == shop.__version__\n"

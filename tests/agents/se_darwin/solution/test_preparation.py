@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -172,6 +173,47 @@ class TestWrapped:
     assert task.check_names == ["test_plain, line 28"]
     assert task.suite is not None
     assert len(task.suite.left_out) == 5
+
+
+def test_a_refusal_that_is_handled_is_named_if_the_file_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No program can pass such a test; without the file, the program would see an error anyway."""
+    tests = """
+import os
+from program import solve
+def read(name):
+    try:
+        with open(name) as file:
+            return file.read()
+    except OSError:
+        return ""
+def test_file():
+    assert read("rows.json") + str(solve(1)) == "rows2"
+def test_process():
+    try:
+        started = os.fork() > 0
+    except OSError:
+        started = False
+    assert started
+    assert solve(1) == 2
+def test_nothing_there():
+    assert read("settings.toml") + str(solve(1)) == "2"
+def test_passes():
+    assert read("rows.json") + str(solve(1)) == "1"
+"""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.json").write_text("rows")
+    request = EvolutionRequest(code=CODE, function="solve", test_code=tests)
+    with request.sandbox() as sandbox:
+        task = request.task(sandbox, 5.0)
+    assert task.suite is not None
+    assert [each.partition(",")[0] for each in task.suite.left_out] == [
+        "test_file uses the file rows.json",
+        "test_process starts a process",
+    ]
+    assert all(each.endswith("(the error is handled there)") for each in task.suite.left_out)
+    assert task.check_names == ["test_nothing_there, line 20", "test_passes, line 22"]
 
 
 def test_what_is_imported_or_read_late_is_there_or_missing_as_ever() -> None:

@@ -1,0 +1,48 @@
+"""Sees what the sandbox refuses while a test runs, also if the program handles the error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from types import FrameType
+from typing import Any
+
+from .refusal import refusal
+
+
+@contextmanager
+def refusals() -> Iterator[dict[str, str]]:
+    """Collect what is refused in the block to the program, its tests and their modules.
+
+    What only a module of Python or of a package met and handled is not collected: it asks for files
+    that it can do without.
+
+    Yields:
+        The name of the file that was asked for, by description; empty for anything else.
+    """
+    found: dict[str, str] = {}
+
+    def trace(frame: FrameType, event: str, value: Any) -> Any:  # noqa: ANN401 - settrace's own
+        name = frame.f_code.co_filename
+        if not name.startswith("<") or name.startswith("<frozen "):  # others are read from files
+            return None
+        frame.f_trace_lines = False
+        if event == "exception":
+            error = value[1]
+            if isinstance(error, OSError | RuntimeError) and (why := refusal(error)):
+                found.setdefault(why, _file_of(error))
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield found
+    finally:
+        sys.settrace(None)
+
+
+def _file_of(error: BaseException) -> str:
+    name = getattr(error, "filename", None)
+    return os.fsdecode(name) if isinstance(name, str | bytes | PurePath) else ""
