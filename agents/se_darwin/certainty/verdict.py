@@ -18,8 +18,6 @@ LEAST_CANDIDATES = 100
 """Fewest candidates of a search for other repairs that was cut short, for it to count."""
 LEAST_INPUTS = 10
 """Fewest inputs on which several repairs must do the same."""
-LEAST_FAILED = 2
-"""Fewest checks that the program as given must fail: many wrong repairs satisfy a single one."""
 
 Level = Literal["well supported", "weakly supported"]
 
@@ -111,8 +109,8 @@ def describe_certainty(
 def _level(assessment: Assessment, behaviours: int) -> Level:
     """Return ``weakly supported`` if repairs differ or few were looked for, or for few checks.
 
-    Also if only one check failed before, if few inputs were compared, if it returns None where no
-    call of the tests does, or if it contradicts an example in the docstring.
+    Also if few inputs were compared, if it returns None where no call of the tests does, or if it
+    contradicts an example in the docstring.
     """
     edits, checks = len(assessment.chosen.edits), len(assessment.chosen.passed)
     rivals, compared = assessment.rivals, len(assessment.candidates)
@@ -126,7 +124,6 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
         or assessment.without_result is not None
         or bool(assessment.contradicted)
         or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
-        or assessment.root.passed.count(False) < LEAST_FAILED
     )
     return "weakly supported" if is_weak else "well supported"
 
@@ -135,7 +132,7 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
     chosen = assessment.chosen
     failed, edits = assessment.root.passed.count(False), len(chosen.edits)
     parts = [
-        f"{'only ' * (failed < LEAST_FAILED)}{failed} of {len(chosen.passed)} checks failed before",
+        f"{failed} of {len(chosen.passed)} checks failed before",
         f"{edits} {'edit' if edits == 1 else 'edits'}",
     ]
     if assessment.examples:

@@ -58,7 +58,7 @@ def test_a_function_is_repaired_and_the_diff_applies(
     result = evolve("--seed", "1")
     assert result.exit_code == 0, result.output
     assert "repaired: 5 of 5 checks pass" in result.stdout
-    assert "weakly supported: only 1 of 5 checks failed before; 1 edit; " in result.stdout
+    assert "supported: 1 of 5 checks failed before; 1 edit; " in result.stdout
     assert "no world model is published yet" in result.stdout
     assert "revision: line 6: comparison Gt -> GtE (0.80 -> 1.00)" in result.stdout
     assert (folder / "prices.py").read_text() == prices
