@@ -292,11 +292,7 @@ def _main() -> None:
     from ray.cluster_utils import Cluster
 
     port, machines, cpus = map(int, sys.argv[1:])
-    common = {
-        "num_cpus": cpus,
-        "object_store_memory": 80 * 2**20,
-        "setup_worker_path": str(Path(__file__).with_name("setup_worker.py")),
-    }
+    common = {"num_cpus": cpus, "object_store_memory": 80 * 2**20}
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
