@@ -18,7 +18,7 @@ from typing import TypedDict
 
 from .candidate import own_state, replay_calls, run_calls, serve_calls, write_bytes, write_line
 from .confinement import die_with_parent, enter_landlock, limit_cpu, limit_resources
-from .given_modules import PACKAGE, compile_module
+from .given_modules import PACKAGE, compile_module, file_name
 from .private_folder import MAX_DESCRIPTORS, MAX_FILE_BYTES, empty_folder, use_folder
 from .probing import ProbeRequest, evaluate, record_calls, record_suite
 from .suite_runner import SuiteRequest, run_against, run_within
@@ -107,7 +107,7 @@ class Batch:
     def run(self) -> list[list[str | float]]:
         """Run every source; return ``[end, output, CPU seconds]`` of each."""
         for name, text in self._request["own_modules"].items():  # once, for all children
-            compile_module(text, f"<{name.removesuffix(PACKAGE)}>")
+            compile_module(text, file_name(name.removesuffix(PACKAGE)))
         waiting = deque(self._shares())
         while waiting or self._running:
             while waiting and len(self._running) < self._request["parallel"]:

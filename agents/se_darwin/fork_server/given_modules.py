@@ -29,7 +29,7 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     Args:
         sources: Sources by dotted name; that of a package as ``package.__init__``.
         files: File names of candidates, for tracebacks and coverage, by name. Others are
-            ``<name>``.
+            compiled under their ``__file__``.
         known: Names that every module has before it runs.
     """
 
@@ -53,12 +53,12 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Run the module's source; that of a package without one is empty."""
         name = module.__name__
         source = self._sources.get(name, self._sources.get(f"{name}{PACKAGE}", ""))
-        module.__file__ = f"{PROJECT_FOLDER}{name}.py"  # tests may read it
+        module.__file__ = file_name(name)  # tests may read it
         vars(module).update(self._known)
         if name in self._files:
             code = _PROGRAMS.compile(source, self._files[name])
         else:
-            code = compile_module(source, f"<{name}>")
+            code = compile_module(source, module.__file__)
         exec(code, vars(module))  # noqa: S102 - in the sandbox
 
 
@@ -77,6 +77,11 @@ class MissingModules(importlib.abc.MetaPathFinder):
     def names(self) -> list[str]:
         """Modules that were asked for and are not there."""
         return [name for name in self._names if name not in sys.modules]
+
+
+def file_name(name: str) -> str:
+    """``__file__`` of the given module *name*."""
+    return f"{PROJECT_FOLDER}{name}.py"
 
 
 @lru_cache(maxsize=512)

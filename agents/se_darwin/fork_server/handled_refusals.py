@@ -10,6 +10,7 @@ from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
+from .given_modules import PROJECT_FOLDER
 from .refusal import refusal
 
 
@@ -27,7 +28,7 @@ def refusals() -> Iterator[dict[str, str]]:
 
     def trace(frame: FrameType, event: str, value: Any) -> Any:  # noqa: ANN401 - settrace's own
         name = frame.f_code.co_filename
-        if not name.startswith("<") or name.startswith("<frozen "):  # others are read from files
+        if not name.startswith(("<", PROJECT_FOLDER)) or name.startswith("<frozen "):
             return None
         frame.f_trace_lines = False
         if event == "exception":

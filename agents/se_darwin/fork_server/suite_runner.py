@@ -19,10 +19,10 @@ from .collector import Collector, Test
 from .fixtures import Fixtures, UnsupportedTestError
 from .function_proxy import CandidateLostError, FunctionProxy
 from .given_modules import (
-    PROJECT_FOLDER,
     GivenModules,
     MissingModules,
     compile_module,
+    file_name,
     import_program,
     module_names,
 )
@@ -256,6 +256,7 @@ def _register(name: str, module: ModuleType) -> None:
 def _execute(name: str, source: str, known: Mapping[str, object] | None = None) -> dict[str, Any]:
     """Run a module of the tests, which others may import from then on; return its namespace."""
     module = sys.modules[name] = ModuleType(name)
-    vars(module).update({"__file__": f"{PROJECT_FOLDER}tests/{name}.py", **(known or {})})
-    exec(compile_module(source, f"<{name}>"), vars(module))  # noqa: S102 - tests, in the sandbox
+    file = file_name(f"tests/{name}")
+    vars(module).update({"__file__": file, **(known or {})})
+    exec(compile_module(source, file), vars(module))  # noqa: S102 - tests, in the sandbox
     return vars(module)

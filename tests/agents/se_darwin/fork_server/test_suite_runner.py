@@ -28,6 +28,25 @@ def test_a_test_without_asserts_reaches_the_function(sandbox: Sandbox) -> None:
     ]
 
 
+def test_the_tests_run_under_the_name_of_their_file(sandbox: Sandbox) -> None:
+    """Warnings and tracebacks name that file."""
+    tests = """
+import warnings
+import helper
+from mod import solve
+def test_a():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn("now")
+        helper.warn()
+    assert [each.filename for each in caught] == [__file__, helper.__file__]
+    assert solve(1) == 2
+"""
+    helper = "import warnings\ndef warn():\n    warnings.warn('there')"
+    sources = TestSources(tests, helpers={"helper": helper})
+    assert list(passed(sandbox, sources).values()) == [True, True]
+
+
 def test_no_check_runs_after_the_candidate_is_lost(sandbox: Sandbox) -> None:
     tests = """
 from mod import solve
