@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any, TypedDict
 
@@ -28,6 +29,7 @@ from .given_modules import (
 )
 from .handled_refusals import refusals
 from .in_process_candidate import CANDIDATE_FILE, InProcessCandidate
+from .own_ends import own_end, raising_ends
 from .place import UnsupportedFunctionError, replace_function
 from .refusal import refusal
 from .wire import ProgramNames, Wire
@@ -110,18 +112,19 @@ def _run(
         open_runner: Imports the program and its tests.
         function: Name of the function under repair.
         task: ``run``; ``collect`` to list the checks without running them; ``record`` to run and
-            list the calls of the function; ``watch`` to run and list what the sandbox refuses to
-            tests that fail.
+            list the calls of the function; ``watch`` to run and list the tests that no program can
+            pass.
 
     Yields:
         ``[check, kind, text, expected, lines run]``; nothing after the candidate is lost; and
         ``["refused", test, why]`` if the sandbox does not allow what a test needs, and
         ``["missing", names]`` of modules that nothing has imported. To record,
-        ``["call", check, call]``. To watch, ``["handled", test, why, file]``.
+        ``["call", check, call]``. To watch, what `SuiteRunner.watch` yields.
     """
     missing = MissingModules()
     sys.meta_path.insert(0, missing)
-    yield from _listed(open_runner, function, task)
+    with raising_ends() if task == "watch" else nullcontext():
+        yield from _listed(open_runner, function, task)
     if task != "record" and missing.names:
         yield ["missing", missing.names]
 
@@ -170,6 +173,8 @@ class SuiteRunner:
         for other, name in suite["aliases"].items():
             _register(other, importlib.import_module(name))
         self._checks: list[Check] = []
+        self._sources = {file_name(name): each for name, each in suite["helpers"].items()}
+        self._sources[_test_file(_TESTS_NAME)] = suite["tests"]
         self.left_out: list[str] = []
         known = {CHECK_NAME: self._check}  # in helpers, too: test classes may inherit their tests
         sys.meta_path.append(GivenModules(suite["helpers"], known=known))
@@ -212,9 +217,10 @@ class SuiteRunner:
                 return
 
     def watch(self) -> Iterator[list[object]]:
-        """Yield ``["handled", test, why, file]`` for what is refused to a test that fails.
+        """Yield ``["unfit", test, why, file]`` for each test that fails with every program.
 
-        The error was handled, by the program or by the test.
+        It, or the program, handled the error with which the sandbox refused something: a *file*, or
+        anything else if that is empty. Or the test itself ends the process or its own run.
         """
         for test in self.tests:
             self._checks = [Check(self._candidate) for _ in test.lines]
@@ -224,9 +230,12 @@ class SuiteRunner:
                     self._collector.run(test)
             except BaseException as error:  # the exception is how the test fails
                 is_failed = not self._is_skip(error)
+                if how := own_end(error, self._sources):
+                    yield ["unfit", test.function, how, ""]
             if is_failed or any(check.failure for check in self._checks):
                 for why, file in refused.items():
-                    yield ["handled", test.function, why, file]
+                    handled = f"{why} (the error is handled there)"
+                    yield ["unfit", test.function, handled, file]
 
     def _refused(self, test: Test, end: Check) -> Iterator[list[object]]:
         for check in [*self._checks, end]:
@@ -256,7 +265,12 @@ def _register(name: str, module: ModuleType) -> None:
 def _execute(name: str, source: str, known: Mapping[str, object] | None = None) -> dict[str, Any]:
     """Run a module of the tests, which others may import from then on; return its namespace."""
     module = sys.modules[name] = ModuleType(name)
-    file = file_name(f"tests/{name}")
+    file = _test_file(name)
     vars(module).update({"__file__": file, **(known or {})})
     exec(compile_module(source, file), vars(module))  # noqa: S102 - tests, in the sandbox
     return vars(module)
+
+
+def _test_file(name: str) -> str:
+    """``__file__`` of the test module or of a conftest file."""
+    return file_name(f"tests/{name}")

@@ -241,11 +241,11 @@ class Sandbox:
     def watch(
         self, source: str, suite: PytestSuite, *, function: str, limits: Limits
     ) -> list[tuple[str, str, str]]:
-        """Run *suite* with *source*; return what is refused to tests that fail and is handled.
+        """Run *suite* with *source*; return the tests that fail with it and with every program.
 
         Returns:
-            Name of the test, what was refused in words, and the name of the file; empty for
-            anything else.
+            Name of the test, why no program can pass it, in words, and the name of the file that
+            the sandbox refused; empty for any other reason.
         """
         request = {
             **self._request([source], function, limits.times(4)),
@@ -253,7 +253,7 @@ class Sandbox:
             "task": "watch",
             "within": True,
         }
-        lines = [line for line in self._messages(request) if line[:1] == ["handled"]]
+        lines = [line for line in self._messages(request) if line[:1] == ["unfit"]]
         return [(str(line[1]), str(line[2]), str(line[3])) for line in lines if len(line) == 4]
 
     def _run(self, request: Mapping[str, Any], count: int) -> list[Execution]:

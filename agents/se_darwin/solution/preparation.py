@@ -56,7 +56,7 @@ def prepare_task(
         [given] = task.within.evaluate(sandbox, [program], coverage=True)
     refused = dict(given.execution.refused)
     if task.suite is not None and not given.fixed and not given.execution.hung:
-        refused = _handled_refusals(task, task.suite, sandbox, task.limits or most) | refused
+        refused = _unfit_tests(task, task.suite, sandbox, task.limits or most) | refused
     if task.suite is not None and refused:  # no program can pass these tests
         suite = task.suite.without(refused, task.function)
         task = _with_checks(task, suite, sandbox, most)
@@ -102,18 +102,20 @@ def _import_missing(sandbox: Sandbox, names: Collection[str], own: Collection[st
     return sandbox.import_modules(found)
 
 
-def _handled_refusals(
+def _unfit_tests(
     task: RepairTask, suite: PytestSuite, sandbox: Sandbox, limits: Limits
 ) -> dict[str, str]:
-    """What tests that fail need and the sandbox refuses, if they or the program handle the error.
+    """Why tests that fail cannot pass with any program, by name, where a run alone does not tell.
 
-    A file counts only if it exists: without it, the program would handle an error here, too.
+    The program, or they, handle the error with which the sandbox refuses what they need; or they
+    end the process or their run themselves. A file that is refused counts only if it exists:
+    without it, the program would handle an error here, too.
     """
     source, function = task.space.source, task.function
-    handled = sandbox.watch(source, suite, function=function, limits=limits)
+    unfit = sandbox.watch(source, suite, function=function, limits=limits)
     return {
-        test: f"{why} (the error is handled there)"
-        for test, why, file in handled
+        test: why
+        for test, why, file in unfit
         if not why.startswith("makes a system call")
         if not file or _exists(Path(file.removeprefix(PROJECT_FOLDER)))
     }

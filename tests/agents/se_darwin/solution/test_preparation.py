@@ -216,6 +216,46 @@ def test_passes():
     assert task.check_names == ["test_nothing_there, line 20", "test_passes, line 22"]
 
 
+def test_a_test_that_ends_by_itself_is_named_and_left_out(sandbox: Sandbox) -> None:
+    """No program can pass it; what the function decides stays a failing check."""
+    tests = """
+import os, signal, sys
+from program import solve
+def stop():
+    raise KeyboardInterrupt
+def test_dies():
+    assert solve(1) == 2
+    os.kill(os.getpid(), signal.SIGKILL)
+def test_exits():
+    os._exit(solve(1))
+def test_raises():
+    print(solve(1))
+    sys.exit(1)
+def test_helper():
+    solve(1)
+    stop()
+def test_decides():
+    if solve(1) != 2:
+        sys.exit("wrong")
+"""
+    code = CODE + "\ndef main():\n    raise SystemExit(solve(1))"
+    tests += "def test_program():\n    from program import main\n    main()"
+    given = {"code": code, "function": "solve", "test_code": tests}
+    task = EvolutionRequest.model_validate(given).task(sandbox, 5.0)
+    assert task.suite is not None
+    how = " itself, with any version of the function"
+    assert [each.removesuffix(how) for each in task.suite.left_out] == [
+        "test_dies ends the process with os.kill",
+        "test_exits ends the process with os._exit",
+        "test_raises raises SystemExit",
+        "test_helper raises KeyboardInterrupt",
+    ]
+    assert task.check_names == [
+        "test_decides",
+        "test_program",
+    ]
+
+
 def test_what_is_imported_or_read_late_is_there_or_missing_as_ever() -> None:
     """Time zones and codecs are looked for in files, which cannot be opened."""
     tests = """
