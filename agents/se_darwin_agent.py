@@ -186,6 +186,7 @@ class SEDarwinAgent(WorldModelAgent):
             ranked_by=ranked_by,
             recorded=search.recorded,
             ended=search.ended,
+            ended_process=_ended_process(task),
             left_out=list(task.suite.left_out) if task.suite else [],
             failing=[
                 name
@@ -329,6 +330,12 @@ class SEDarwinAgent(WorldModelAgent):
         if generations >= (self._max_iterations or math.inf):
             return "iterations"
         return "stopped" if request.stop is not None and request.stop() else None
+
+
+def _ended_process(task: RepairTask) -> str:
+    """Name of the check in which the given program's process ended; empty if in none."""
+    number = task.given.execution.lost_at if task.given else None
+    return "" if number is None else task.check_names[number]
 
 
 def _assessment_seconds(request: EvolutionRequest, started: float) -> float:

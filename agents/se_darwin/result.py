@@ -37,7 +37,8 @@ class EvolutionResult(TypedDict):
     The keys are those of the original system, and: ``ranked_by``, the ranker of the candidates;
     ``recorded``, what was recorded to learn from; in the statistics ``timed_out``, the number of
     candidates that exceeded their time limit, which is at most ``timeout_seconds``; ``ended``, why
-    the search ended; ``left_out``, why a test was not run, for each such test; ``failing``, names
+    the search ended; ``ended_process``, the check in which the given program's process ended before
+    its time, if any; ``left_out``, why a test was not run, for each such test; ``failing``, names
     of the checks that the best program fails; ``certainty``, how sure the repair is, or None if the
     program passes all tests as given or is not repaired. The statistics count candidates until the
     first repair; those run for certainty are counted there.
@@ -53,6 +54,7 @@ class EvolutionResult(TypedDict):
     ranked_by: str
     recorded: str
     ended: Ended
+    ended_process: str
     left_out: list[str]
     failing: list[str]
     certainty: Certainty | None

@@ -80,6 +80,7 @@ class RepairResult(BaseModel):
     Attributes:
         recorded: What the agent recorded to learn from, or why nothing, in one line.
         ended: Why the search ended; see `agents.se_darwin_agent.Ended`.
+        ended_process: Check in which the given program's process ended, if in any.
         left_out: Why a test of the function was not run, for each such test.
         failing: Names of the checks that the best program fails.
         certainty: How sure the repair is.
@@ -93,6 +94,7 @@ class RepairResult(BaseModel):
     ranked_by: str
     recorded: str = ""
     ended: str = ""
+    ended_process: str = ""
     left_out: list[str] = []
     failing: list[str] = []
     certainty: Certainty | None = None

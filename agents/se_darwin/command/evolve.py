@@ -260,6 +260,9 @@ def _print_search(result: RepairResult) -> None:
     if late := statistics.get("timed_out"):
         remedy = "" if result.success else "; if the tests are slow, raise --timeout"
         typer.echo(f"ran too long: {late:.0f} candidates{remedy}")
+    if result.ended_process:
+        check = plain(result.ended_process, 200)
+        typer.echo(f"the process of your program ended in {check}: checks after it did not run")
     _print_left_out(result)
     if best.lineage:
         typer.echo("lineage:")

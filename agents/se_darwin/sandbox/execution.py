@@ -86,6 +86,13 @@ class Execution:
             for each in self.outputs
         )
 
+    @property
+    def lost_at(self) -> int | None:
+        """Number of the test in which the process ended before its time; None if in none."""
+        if self.end == "timeout" or self.outputs[-1:] != (None,):
+            return None
+        return max((n for n, each in enumerate(self.outputs, 1) if each is not None), default=0)
+
     @classmethod
     def parse(cls, text: str, tests: int, *, end: End, cpu_seconds: float) -> Execution:
         """Parse a child's output; ignore invalid lines; the first result of a test counts."""

@@ -77,7 +77,9 @@ def test_torch_is_imported_only_to_load_the_world_model(module: str) -> None:
 
 def test_what_was_not_repaired_is_not_claimed(folder: Path, evolve: Callable[..., Result]) -> None:
     (folder / "test_prices.py").write_text(
-        "from prices import total\ndef test_a():\n    assert total([1]) == 'never'\n"
+        "import os\nfrom prices import total\n"
+        "def test_a():\n    assert total([1]) == 'never'\n"
+        "def test_b():\n    if total([1]) != 'never':\n        os._exit(0)\n"
     )
     result = evolve("--max-evaluations", "9", "--json")
     assert result.exit_code == 1
@@ -88,6 +90,7 @@ def test_what_was_not_repaired_is_not_claimed(folder: Path, evolve: Callable[...
     plain = evolve("--max-evaluations", "9", "--ranker", "random").stdout
     assert "; all candidates that --max-evaluations allows were run" in plain
     assert "chosen by chance" in plain
+    assert "the process of your program ended in test_b: checks after it did not run" in plain
 
 
 def test_an_interrupted_search_keeps_the_best(folder: Path) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.se_darwin.sandbox import Execution, Limits, Output, TestCase
+from agents.se_darwin.sandbox.execution import End
 
 
 def parse(text: str) -> Execution:
@@ -28,6 +29,17 @@ def test_the_first_result_of_a_test_stays() -> None:
     output = parse("\n".join(map(json.dumps, lines))).outputs[1]
     assert output is not None
     assert output.text == "first"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "end", "expected"),
+    [([], "exit", 0), ([0], "killed", 1), ([0], "timeout", None), ([0, 1], "exit", None)],
+)
+def test_the_test_is_known_in_which_the_process_ended(
+    numbers: list[int], end: End, expected: int | None
+) -> None:
+    text = "\n".join(json.dumps([each, "value", "1", "()", []]) for each in numbers)
+    assert Execution.parse(text, 2, end=end, cpu_seconds=0.0).lost_at == expected
 
 
 def test_nothing_passes_without_an_output() -> None:
