@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from .fixtures import Fixtures, RunningTest, UnsupportedTestError, required_names
+from .hypothesis_settings import limit_examples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +91,7 @@ class Collector:
             raise UnsupportedTestError(
                 f"{name} contains `yield`, so calling it runs nothing; remove the `yield`"
             )
+        limit_examples(function)
         marks = [*marks, *getattr(function, "pytestmark", [])]
         if any(map(_leaves_out, marks)) or _is_skipped(test_class, function):
             return

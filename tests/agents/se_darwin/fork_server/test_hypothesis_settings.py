@@ -1,0 +1,50 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.se_darwin.fork_server.collector import Collector
+from agents.se_darwin.fork_server.fixtures import Fixtures
+from agents.se_darwin.fork_server.hypothesis_settings import MOST_EXAMPLES, limit_examples
+
+
+@pytest.mark.parametrize(("own", "expected"), [(500, MOST_EXAMPLES), (3, 3)])
+def test_each_run_takes_the_same_few_examples(own: int, expected: int) -> None:
+    seen: list[int] = []
+
+    @settings(max_examples=own, database=None)
+    @given(st.integers())
+    def run(number: int) -> None:
+        seen.append(number)
+
+    namespace = {"test_a": run}
+    collector = Collector(namespace, Fixtures([namespace]))
+    [test] = collector.collect("test_a", [], has_end_check=True)
+    collector.run(test)
+    first = list(seen)
+    seen.clear()
+    collector.run(test)
+    assert seen == first
+    assert len(seen) == expected
+
+
+def test_a_failure_is_not_made_simpler() -> None:
+    seen: list[str] = []
+
+    @settings(database=None)
+    @given(st.text())
+    def run(text: str) -> None:
+        seen.append(text)
+        assert len(text) < 4
+
+    limit_examples(run)
+    with pytest.raises(AssertionError):
+        run()
+    assert len(seen) <= 2 * MOST_EXAMPLES
+
+
+def test_other_tests_stay_as_they_are() -> None:
+    def run() -> None:
+        pass
+
+    limit_examples(run)
+    assert not vars(run)
