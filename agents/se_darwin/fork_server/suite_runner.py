@@ -217,10 +217,12 @@ class SuiteRunner:
                 return
 
     def watch(self) -> Iterator[list[object]]:
-        """Yield ``["unfit", test, why, file]`` for each test that fails with every program.
+        """Yield tests that fail, and may fail with every program.
 
-        It, or the program, handled the error with which the sandbox refused something: a *file*, or
-        anything else if that is empty. Or the test itself ends the process or its own run.
+        Yields:
+            ``["ends", test, why, ""]`` if the test itself ends the process or its own run;
+            ``["handled", test, why, file]`` if it, or the program, handled the error with which the
+            sandbox refused something: a *file*, or anything else if that is empty.
         """
         for test in self.tests:
             self._checks = [Check(self._candidate) for _ in test.lines]
@@ -231,11 +233,11 @@ class SuiteRunner:
             except BaseException as error:  # the exception is how the test fails
                 is_failed = not self._is_skip(error)
                 if how := own_end(error, self._sources):
-                    yield ["unfit", test.function, how, ""]
+                    yield ["ends", test.function, how, ""]
             if is_failed or any(check.failure for check in self._checks):
                 for why, file in refused.items():
                     handled = f"{why} (the error is handled there)"
-                    yield ["unfit", test.function, handled, file]
+                    yield ["handled", test.function, handled, file]
 
     def _refused(self, test: Test, end: Check) -> Iterator[list[object]]:
         for check in [*self._checks, end]:

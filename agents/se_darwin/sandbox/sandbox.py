@@ -240,12 +240,13 @@ class Sandbox:
 
     def watch(
         self, source: str, suite: PytestSuite, *, function: str, limits: Limits
-    ) -> list[tuple[str, str, str]]:
-        """Run *suite* with *source*; return the tests that fail with it and with every program.
+    ) -> list[tuple[str, str, str, str]]:
+        """Run *suite* with *source*; return tests that fail, and may fail with every program.
 
         Returns:
-            Name of the test, why no program can pass it, in words, and the name of the file that
-            the sandbox refused; empty for any other reason.
+            ``ends`` if the test itself ends the process or its run, or ``handled`` if it or the
+            program handled what the sandbox refused; name of the test; why, in words; and the name
+            of the file that was refused, empty for anything else.
         """
         request = {
             **self._request([source], function, limits.times(4)),
@@ -253,8 +254,8 @@ class Sandbox:
             "task": "watch",
             "within": True,
         }
-        lines = [line for line in self._messages(request) if line[:1] == ["unfit"]]
-        return [(str(line[1]), str(line[2]), str(line[3])) for line in lines if len(line) == 4]
+        lines = [line for line in self._messages(request) if line[:1] in (["ends"], ["handled"])]
+        return [(line[0], *map(str, line[1:])) for line in lines if len(line) == 4]
 
     def _run(self, request: Mapping[str, Any], count: int) -> list[Execution]:
         """Exchange a *request* to run programs, which have *count* results each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,13 +54,8 @@ def prepare_task(
         if not _import_missing(sandbox, given.execution.missing_modules, own):
             break
         [given] = task.within.evaluate(sandbox, [program], coverage=True)
-    refused = dict(given.execution.refused)
-    if task.suite is not None and not given.fixed and not given.execution.hung:
-        refused = _unfit_tests(task, task.suite, sandbox, task.limits or most) | refused
-    if task.suite is not None and refused:  # no program can pass these tests
-        suite = task.suite.without(refused, task.function)
-        task = _with_checks(task, suite, sandbox, most)
-        [given] = task.within.evaluate(sandbox, [program], coverage=True)
+    if task.suite is not None:
+        task, given = _without_unfit(task, task.suite, given, sandbox, most)
     _check_reached(given, task)
     task = replace(task, given=given)
     within = in_one_process or not _runs_apart(task, sandbox, given)
@@ -102,23 +97,53 @@ def _import_missing(sandbox: Sandbox, names: Collection[str], own: Collection[st
     return sandbox.import_modules(found)
 
 
-def _unfit_tests(
-    task: RepairTask, suite: PytestSuite, sandbox: Sandbox, limits: Limits
-) -> dict[str, str]:
-    """Why tests that fail cannot pass with any program, by name, where a run alone does not tell.
+def _without_unfit(
+    task: RepairTask, suite: PytestSuite, given: Evaluation, sandbox: Sandbox, most: Limits
+) -> tuple[RepairTask, Evaluation]:
+    """Leave out the tests that no program can pass; return the task, and *given* without them.
 
-    The program, or they, handle the error with which the sandbox refuses what they need; or they
-    end the process or their run themselves. A file that is refused counts only if it exists:
-    without it, the program would handle an error here, too.
+    The sandbox refuses what they need, or they end the process or their run themselves. If they, or
+    the program, handle the error with which something is refused, they are left out only if another
+    test fails, since the function may be why they fail. A file that is refused counts only if it
+    exists: without it, the program would handle an error here, too.
+
+    Raises:
+        PytestSuiteError: No test is left.
     """
-    source, function = task.space.source, task.function
-    unfit = sandbox.watch(source, suite, function=function, limits=limits)
-    return {
-        test: why
-        for test, why, file in unfit
-        if not why.startswith("makes a system call")
-        if not file or _exists(Path(file.removeprefix(PROJECT_FOLDER)))
-    }
+    unfit, handled = dict(given.execution.refused), dict[str, str]()
+    if not given.fixed and not given.execution.hung:
+        limits = task.limits or most
+        watched = sandbox.watch(task.space.source, suite, function=task.function, limits=limits)
+        for kind, test, why, file in watched:
+            if kind == "ends":
+                unfit.setdefault(test, why)
+            elif why.startswith("makes a system call"):
+                continue
+            elif not file or _exists(Path(file.removeprefix(PROJECT_FOLDER))):
+                handled[test] = why
+    if handled:
+        try:
+            fewer, evaluation = _without(handled | unfit, task, suite, sandbox, most)
+        except PytestSuiteError:
+            pass
+        else:
+            if not evaluation.fixed:
+                return fewer, evaluation
+    return _without(unfit, task, suite, sandbox, most) if unfit else (task, given)
+
+
+def _without(
+    reasons: Mapping[str, str],
+    task: RepairTask,
+    suite: PytestSuite,
+    sandbox: Sandbox,
+    most: Limits,
+) -> tuple[RepairTask, Evaluation]:
+    """Return *task* without the tests that *reasons* name, and its program run with the others."""
+    task = _with_checks(task, suite.without(reasons, task.function), sandbox, most)
+    program = (frozenset[Edit](), task.space.source)
+    [given] = task.within.evaluate(sandbox, [program], coverage=True)
+    return task, given
 
 
 def _exists(path: Path) -> bool:

@@ -216,6 +216,27 @@ def test_passes():
     assert task.check_names == ["test_nothing_there, line 20", "test_passes, line 22"]
 
 
+@pytest.mark.parametrize("passing", ["", "def test_passes():\n    assert solve(2) == 2\n"])
+def test_a_handled_refusal_does_not_leave_out_the_only_test_that_fails(
+    sandbox: Sandbox, passing: str
+) -> None:
+    """The function may be why it fails."""
+    code = """
+def solve(x):
+    try:
+        open("/etc/passwd").close()
+    except OSError:
+        pass
+    return x
+"""
+    tests = "from program import solve\ndef test_a():\n    assert solve(1) == 2\n" + passing
+    given = {"code": code, "function": "solve", "test_code": tests}
+    task = EvolutionRequest.model_validate(given).task(sandbox, 5.0)
+    assert task.suite is not None
+    assert list(task.suite.left_out) == []
+    assert task.check_names[0] == "test_a, line 3"
+
+
 def test_a_test_that_ends_by_itself_is_named_and_left_out(sandbox: Sandbox) -> None:
     """No program can pass it; what the function decides stays a failing check."""
     tests = """
