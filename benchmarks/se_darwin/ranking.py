@@ -79,11 +79,6 @@ def untrained_policies() -> dict[str, Count]:
     }
 
 
-def repairable(tasks: Sequence[ReplayTask]) -> list[int]:
-    """Return positions of the tasks that a single edit repairs; others do not test a ranking."""
-    return [position for position, task in enumerate(tasks) if "fixed" in task.outcomes]
-
-
 def first_repairs(
     scores: Mapping[int, Scores], tasks: Sequence[ReplayTask]
 ) -> list[tuple[int, str]]:
