@@ -195,7 +195,7 @@ class AttemptView(View):
             first phase and after its end.
         events: Number of its events by kind, of those that were read.
         events_not_read_bytes: Bytes of older events that were left out.
-        fleet: What the attempt's fleet was last, if it was in one.
+        fleet: How the attempt was stepped in its fleet, in order; empty if it was in none.
         has_log: Whether its log exists.
     """
 
@@ -213,7 +213,7 @@ class AttemptView(View):
     events: Mapping[str, int]
     events_trouble: str
     events_not_read_bytes: int
-    fleet: str | None
+    fleet: Sequence[str]
     precision: Sequence[PrecisionChange]
     evaluation: JsonValue
 

@@ -141,8 +141,8 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     for each in run["attempts"]:
         if each["error"] and each["error"] != run["error"]:
             print_line(f"attempt {each['number']} failed: {each['error']}")
-        if each["fleet"]:
-            print_line(f"attempt {each['number']} in a fleet: {each['fleet']}")
+        for standing in each["fleet"]:
+            print_line(f"attempt {each['number']} in a fleet: {standing}")
         if early := each["training_stopped_early"]:
             print_line(
                 f"attempt {each['number']} ended its training after epoch {early.get('epoch')} of "

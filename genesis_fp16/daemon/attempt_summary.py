@@ -30,7 +30,8 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
     tail = EventTail(events_file, longest_backlog=longest)
     counts: Counter[str] = Counter()
     changes: list[PrecisionChanged] = []
-    evaluated, fleet, ended_early, activity, trouble = None, None, None, None, ""
+    fleet: list[str] = []
+    evaluated, ended_early, activity, trouble = None, None, None, ""
     try:
         for event in tail.read():
             counts[event.kind] += 1
@@ -43,7 +44,7 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
             elif isinstance(event, Evaluated):
                 evaluated = event
             elif isinstance(event, Notice) and event.event == "fleet_changed":
-                fleet = event.fields.get("reason")
+                fleet.append(event.fields.get("reason", ""))
             elif isinstance(event, Notice) and event.event == "training_stopped_early":
                 ended_early = event.fields
     except OSError as error:

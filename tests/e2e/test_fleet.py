@@ -31,7 +31,7 @@ x = {{ type = "box" }}
 y = {{ type = "box" }}
 
 [training]
-steps = 300
+steps = 1500
 epochs = 2
 batch_size = 16
 """

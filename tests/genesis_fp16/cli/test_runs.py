@@ -102,7 +102,7 @@ def test_run_is_shown_with_its_attempts_and_precision(
         "evaluated": 1,
         "notice": 3,
     }
-    assert attempt["fleet"] == "together with 3 others"
+    assert attempt["fleet"] == ["being measured", "together with 3 others"]
     assert attempt["training_stopped_early"]["epoch"] == "7"
     assert attempt["evaluation"]["metrics"] == {"mse": 0.25}
     assert Path(attempt["log"]).parent == Path(attempt["events_file"]).parent
@@ -114,7 +114,9 @@ def test_run_is_shown_with_its_attempts_and_precision(
     text = ask("runs", "show", run.id).stdout
     assert "worker.log" in text
     assert "2 precision_changed" in text
-    assert "attempt 1 in a fleet: together with 3 others" in text
+    assert (
+        "attempt 1 in a fleet: being measured\nattempt 1 in a fleet: together with 3 others" in text
+    )
 
 
 def test_a_run_under_way_tells_what_its_worker_does(
