@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,22 @@ from agents.se_darwin.command.target import BYTE_ORDER_MARK, parse, read
 from agents.se_darwin.sandbox.pytest_suite import HERE
 
 _RELATIVE = re.compile(rb"from\s*(?:\.\s*)+(?:(?!import\b)[\w.]+\s*)?")
+_IMPORTED_BEFORE = frozenset((
+    "abc", "argparse", "array", "ast", "atexit", "base64", "bdb", "binascii", "bisect", "builtins",
+    "bz2", "calendar", "cmd", "code", "codecs", "codeop", "collections", "contextlib", "copy",
+    "copyreg", "csv", "dataclasses", "datetime", "decimal", "difflib", "dis", "email", "encodings",
+    "enum", "errno", "faulthandler", "fcntl", "fnmatch", "functools", "gc", "genericpath",
+    "gettext", "glob", "hashlib", "heapq", "html", "importlib", "inspect", "io", "ipaddress",
+    "itertools", "json", "keyword", "linecache", "locale", "logging", "lzma", "marshal", "math",
+    "ntpath", "numbers", "opcode", "operator", "os", "pathlib", "pdb", "platform", "posix",
+    "posixpath", "pprint", "pyexpat", "quopri", "random", "re", "readline", "reprlib", "select",
+    "selectors", "shlex", "shutil", "signal", "site", "socket", "stat", "string", "struct",
+    "subprocess", "sys", "tempfile", "textwrap", "threading", "time", "token", "tokenize",
+    "traceback", "types", "typing", "unicodedata", "unittest", "urllib", "uuid", "warnings",
+    "weakref", "xml", "zipfile", "zipimport", "zlib",
+))  # fmt: skip
+"""Modules of Python that pytest imports before it reads a test: a file beside the tests never
+replaces them, as it does any other module."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,8 +125,8 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _file_of(name: str, folders: list[Path]) -> Path | None:
-    """File of the module *name*; None also for the standard library's, even if one lies here."""
-    if name.partition(".")[0] in sys.stdlib_module_names:
+    """File of the module *name*; None also for one of `_IMPORTED_BEFORE`, even if one lies here."""
+    if name.partition(".")[0] in _IMPORTED_BEFORE:
         return None
     parts = name.removeprefix(f"{HERE}.").split(".")
     for folder in folders:

@@ -1,10 +1,13 @@
 """The caller's test files, as projects have them."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from agents.se_darwin.command import suite_files
 from agents.se_darwin.command.program_files import ProgramFiles
 from agents.se_darwin.command.suite_files import SuiteFiles
 from infrastructure.agent_contract.command import CommandError
@@ -59,6 +62,29 @@ def test_a_folder_beside_the_tests_does_not_hide_a_module_of_python(folder: Path
         tests__typing__INIT="",
     )
     assert SuiteFiles.read(Path("tests/test_a.py"), program()).helpers.keys() == {"tests.typing"}
+
+
+def test_a_file_beside_the_tests_replaces_a_module_that_pytest_has_not_imported(
+    folder: Path,
+) -> None:
+    write(
+        folder,
+        tests__test_a="from secrets import ROWS\nimport queue\nimport json",
+        tests__secrets="ROWS = [1]",
+        tests__queue="",
+        tests__json="",
+    )
+    found = SuiteFiles.read(Path("tests/test_a.py"), program())
+    assert found.helpers.keys() == {"secrets", "queue"}
+
+
+def test_modules_that_pytest_imports_are_known() -> None:
+    code = "import pytest, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "typing" in names & suite_files._IMPORTED_BEFORE
+    public = {name for name in names & sys.stdlib_module_names if not name.startswith("_")}
+    assert not public - suite_files._IMPORTED_BEFORE
 
 
 def test_a_byte_order_mark_does_tests_no_harm(folder: Path) -> None:
