@@ -15,6 +15,7 @@ def limit_examples(test: Any) -> None:  # noqa: ANN401 - a function with attribu
     of examples and the search for simpler ones after a failure.
     """
     hypothesis: Any = sys.modules.get("hypothesis")
+    test = getattr(test, "__func__", test)  # of a class method; nothing can be set on that itself
     own = getattr(test, "_hypothesis_internal_use_settings", None)
     if hypothesis is None or own is None:
         return
