@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
 from .given_modules import PROJECT_FOLDER
-from .refusal import refusal
+from .refusal import is_usually_handled, refusal, refused_file
 
 
 @contextmanager
@@ -33,8 +31,9 @@ def refusals() -> Iterator[dict[str, str]]:
         frame.f_trace_lines = False
         if event == "exception":
             error = value[1]
-            if isinstance(error, OSError | RuntimeError) and (why := refusal(error)):
-                found.setdefault(why, _file_of(error))
+            why = refusal(error) if isinstance(error, OSError | RuntimeError) else ""
+            if why and not is_usually_handled(why):
+                found.setdefault(why, refused_file(error))
         return trace
 
     sys.settrace(trace)
@@ -42,8 +41,3 @@ def refusals() -> Iterator[dict[str, str]]:
         yield found
     finally:
         sys.settrace(None)
-
-
-def _file_of(error: BaseException) -> str:
-    name = getattr(error, "filename", None)
-    return os.fsdecode(name) if isinstance(name, str | bytes | PurePath) else ""

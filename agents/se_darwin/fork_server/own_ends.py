@@ -17,7 +17,7 @@ _HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}  # 
 _HIDDEN_FILES = (__file__, "<frozen _sitebuiltins>")  # of `exit` and `quit`
 _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Raise, ast.Return, ast.Delete)
 _MAY_NOT_RUN = (ast.BoolOp, ast.IfExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_SKIPS = ("skip", "skipTest", "importorskip")
+_LEAVES = ("skip", "skipTest", "SkipTest", "importorskip", "xfail")
 
 
 class EndError(BaseException):
@@ -28,7 +28,7 @@ class EndError(BaseException):
 def raising_ends() -> Iterator[None]:
     """Raise `EndError` in the block where given code would end the process."""
     places: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
-        (os, "_exit", lambda *_: True),
+        (os, "_exit", lambda *_, **__: True),
         (os, "abort", lambda *_: True),
         (os, "kill", lambda pid, number: pid in (0, os.getpid()) and _is_deadly(number)),
         (os, "killpg", lambda group, number: group in (0, os.getpgrp()) and _is_deadly(number)),
@@ -61,13 +61,20 @@ def own_end(error: BaseException, sources: Mapping[str, str]) -> str:
         frames.pop()
     if not frames or frames[-1][0].f_code.co_filename not in sources:
         return ""
+    caller: ast.stmt | None = None
+    is_inside = False
     for frame, line in frames:
         code = frame.f_code
         source = sources.get(code.co_filename)
         if source is None:
             if _is_given(code.co_filename):  # the program
                 return ""
-        elif not _always_runs(source, code.co_firstlineno, line):
+            caller = None
+            continue
+        if is_inside and not (caller and _calls(caller, code.co_name)):
+            return ""  # called by something else, as often as that likes
+        caller, is_inside = _statement_that_always_runs(source, code.co_firstlineno, line), True
+        if caller is None:
             return ""
     does = f"ends the process with {error}" if isinstance(error, EndError) else ""
     return f"{does or f'raises {type(error).__name__}'} itself, with any version of the function"
@@ -87,11 +94,11 @@ def _is_deadly(number: int) -> bool:
 def _raising(name: str, call: Callable[..., Any], ends: Callable[..., bool]) -> Callable[..., Any]:
     """Return *call*, which raises if the program or its tests call it and it *ends* the process."""
 
-    def raising(*args: Any) -> Any:  # noqa: ANN401 - as the function that it replaces
+    def raising(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - as what it replaces
         caller = sys._getframe(1)
-        if _is_given(caller.f_code.co_filename) and ends(*args):
+        if _is_given(caller.f_code.co_filename) and ends(*args, **named):
             raise EndError(name)
-        return call(*args)
+        return call(*args, **named)
 
     return raising
 
@@ -102,10 +109,10 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
         trace = trace.tb_next
 
 
-def _always_runs(source: str, first_line: int, line: int) -> bool:
-    """Whether each call of a function that fails nowhere before *line* runs it, and all of it.
+def _statement_that_always_runs(source: str, first_line: int, line: int) -> ast.stmt | None:
+    """The statement at *line* if each call of its function runs it, unless it fails before.
 
-    *first_line* is that of the function, or of its first decorator.
+    None if that is not certain. *first_line* is that of the function, or of its first decorator.
     """
     functions = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef)]
     found = [
@@ -114,20 +121,31 @@ def _always_runs(source: str, first_line: int, line: int) -> bool:
         if min([each.lineno, *(name.lineno for name in each.decorator_list)]) == first_line
     ]
     if not found:
-        return False  # a lambda or a class
-    for statement in found[0].body:
-        if statement.lineno <= line <= (statement.end_lineno or line):
-            inner = ast.walk(statement)
-            return isinstance(statement, _SIMPLE) and not any(
-                isinstance(each, _MAY_NOT_RUN) for each in inner
-            )
-        if any(map(_leaves, ast.walk(statement))):
-            return False
-    return False
+        return None  # a lambda or a class
+    body = found[0].body
+    there = [each for each in body if each.lineno <= line <= (each.end_lineno or line)]
+    if len(there) != 1 or not isinstance(there[0], _SIMPLE):
+        return None
+    [statement] = there
+    before = body[: body.index(statement)]
+    if any(_may_leave(node) for each in before for node in ast.walk(each)):
+        return None
+    return None if any(map(_may_skip, ast.walk(statement))) else statement
 
 
-def _leaves(node: ast.AST) -> bool:
+def _may_skip(node: ast.AST) -> bool:
+    """Whether a part of *node* may not run."""
+    return isinstance(node, _MAY_NOT_RUN) or (isinstance(node, ast.Compare) and len(node.ops) > 1)
+
+
+def _calls(statement: ast.stmt, name: str) -> bool:
+    """Whether *statement* calls a function of that *name*."""
+    called = (each.func for each in ast.walk(statement) if isinstance(each, ast.Call))
+    return any(getattr(each, "attr", getattr(each, "id", "")) == name for each in called)
+
+
+def _may_leave(node: ast.AST) -> bool:
     """Whether *node* may leave the test without failing it."""
     if isinstance(node, ast.Return):
         return True
-    return getattr(node, "attr", getattr(node, "id", "")) in _SKIPS
+    return getattr(node, "attr", getattr(node, "id", "")) in _LEAVES

@@ -12,6 +12,7 @@ from .given_modules import PROJECT_FOLDER
 _NO_FILES = (errno.EMFILE, errno.ENFILE)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FILE = "uses the file "
+_SYSTEM_CALL = "makes a system call"
 _REMEDY = (
     ": put what it contains in a module of the tests, write it to tmp_path, or give the function "
     "text"
@@ -29,6 +30,23 @@ def refusal(error: BaseException, *, is_own: bool = False) -> str:
     """
     described = (_describe(each, is_own=is_own) for each in _chain(error))
     return next(filter(None, described), "")
+
+
+def is_usually_handled(why: str) -> bool:
+    """Whether programs go on as well without what was refused: a change of a file's mode or time.
+
+    *why* is what `refusal` returned.
+    """
+    return why.startswith(_SYSTEM_CALL)
+
+
+def refused_file(error: BaseException) -> str:
+    """Name of the file that the sandbox refused where *error* was raised; empty for others."""
+    for each in _chain(error):
+        if _describe(each, is_own=False):
+            name = getattr(each, "filename", None)
+            return os.fsdecode(name) if isinstance(name, str | bytes | PurePath) else ""
+    return ""
 
 
 def _describe(error: BaseException, *, is_own: bool) -> str:
@@ -59,7 +77,7 @@ def _describe_call(error: OSError) -> str:
         return f"{_FILE}{name.removeprefix(PROJECT_FOLDER)}"
     if error.errno in _NO_FILES:
         return "opens a file, a pipe, a socket or an event loop"
-    return "makes a system call"
+    return _SYSTEM_CALL
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

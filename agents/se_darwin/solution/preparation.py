@@ -117,8 +117,6 @@ def _without_unfit(
         for kind, test, why, file in watched:
             if kind == "ends":
                 unfit.setdefault(test, why)
-            elif why.startswith("makes a system call"):
-                continue
             elif not file or _exists(Path(file.removeprefix(PROJECT_FOLDER))):
                 handled[test] = why
     if handled:
@@ -183,7 +181,12 @@ def _check_reached(given: Evaluation, task: RepairTask) -> None:
                 f"no test calls {task.function}: {test.arguments[0]} raises {output.text} before "
                 "it does"
             )
-    raise ValueError(f"no test calls {task.function}; add a test that does")
+    left_out = "; ".join(task.suite.left_out)
+    raise ValueError(
+        f"no test that can be run calls {task.function}: {left_out}"
+        if left_out
+        else f"no test calls {task.function}; add a test that does"
+    )
 
 
 def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits:

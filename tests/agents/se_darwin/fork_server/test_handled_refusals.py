@@ -6,7 +6,7 @@ PROGRAM = """
 def read(error):
     try:
         fail(error)
-    except OSError:
+    except (OSError, RuntimeError):
         return ""
 def fail(error):
     raise error
@@ -28,6 +28,28 @@ def test_errors_that_the_program_handles_are_seen_with_their_files() -> None:
     assert file.startswith(f"uses the file rows.json, {FORBIDDEN}")
     assert process == f"starts a process, {FORBIDDEN}"
     assert list(found.values()) == ["rows.json", ""]
+
+
+def test_the_file_of_an_error_is_known_that_another_one_replaces() -> None:
+    namespace: dict[str, object] = {}
+    exec(compile(PROGRAM, "<program>", "exec"), namespace)
+    read = namespace["read"]
+    assert callable(read)
+    error = RuntimeError("no configuration")
+    error.__cause__ = PermissionError(errno.EACCES, "denied", "rows.toml")
+    with refusals() as found:
+        read(error)
+    assert list(found.values()) == ["rows.toml"]
+
+
+def test_what_programs_can_do_without_is_not_collected() -> None:
+    namespace: dict[str, object] = {}
+    exec(compile(PROGRAM, "<program>", "exec"), namespace)
+    read = namespace["read"]
+    assert callable(read)
+    with refusals() as found:
+        read(PermissionError(errno.EPERM, "not permitted"))  # of `os.utime`, say
+    assert not found
 
 
 def test_what_a_module_in_a_file_handles_itself_is_not_seen() -> None:

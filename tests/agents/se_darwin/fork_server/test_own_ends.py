@@ -12,8 +12,9 @@ ALWAYS = "itself, with any version of the function"
 
 def end_of(body: str) -> str:
     """How a test with that *body* ends itself; its program has the function ``solve``."""
-    source = f"def test_a():\n    {body}\ndef stop():\n    raise KeyboardInterrupt\n"
-    namespace = {name: __import__(name) for name in ("os", "pytest", "signal", "sys")}
+    source = f"def test_a():\n    {body}\ndef stop(*_):\n    raise KeyboardInterrupt\n"
+    names = ("os", "pytest", "signal", "sys", "unittest")
+    namespace = {name: __import__(name) for name in names}
     program = "import os\ndef solve(call=None):\n    call() if call else os.abort()"
     exec(compile(program, "<candidate>", "exec"), namespace)
     exec(compile(source, FILE, "exec"), namespace)
@@ -31,6 +32,12 @@ def end_of(body: str) -> str:
     ("body", "expected"),
     [
         ("os._exit(0)", f"ends the process with os._exit {ALWAYS}"),
+        ("os._exit(status=0)", f"ends the process with os._exit {ALWAYS}"),
+        ("os.abort()", f"ends the process with os.abort {ALWAYS}"),
+        (
+            "os.killpg(os.getpgrp(), signal.SIGKILL)",
+            f"ends the process with os.killpg {ALWAYS}",
+        ),
         ("os.kill(os.getpid(), signal.SIGKILL)", f"ends the process with os.kill {ALWAYS}"),
         (
             "signal.raise_signal(15)",
@@ -42,6 +49,12 @@ def end_of(body: str) -> str:
         ("if solve(int) is None: stop()", ""),
         ("solve(int) or stop()", ""),
         ("if solve(int) == 1: return\n    stop()", ""),
+        ("if solve(int) == 1: raise unittest.SkipTest('x')\n    stop()", ""),
+        ("if solve(int) == 1: pytest.xfail('x')\n    stop()", ""),
+        ("solve(int) or 1; stop()", ""),  # which of the two it is cannot be told
+        ("assert None is solve(int) is not stop()", ""),
+        ("1 < 0 < stop(); list(map(stop, [solve(int)]))", ""),
+        ("list(map(stop, [solve(int)]))", ""),  # as often as there are results
         ("with pytest.raises(ValueError):\n        solve(int); stop()", ""),
         ("solve()", ""),  # the function ends the process
         ("solve(stop)", ""),  # it calls what does
