@@ -14,7 +14,7 @@ from infrastructure.trajectories.record_source.formats import Decode, DecodedRec
 
 MAX_LINE_BYTES = 1 << 20
 LINE_TOO_LONG = f"the line is longer than {MAX_LINE_BYTES >> 20} MiB"
-OTHER_LINE_ENDS = "its lines end with a carriage return alone; end them with a newline"
+OTHER_LINE_ENDS = "lines end with a carriage return alone; end them with a newline"
 DECOMPRESS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,

@@ -22,7 +22,7 @@ class SourceReport:
         others: Records of other agents, by the agent's name.
         refused: Records that could not be read, by reason; never recorded.
         misfits: Transitions recorded although the fields in use do not fit them, by reason.
-        unreadable: Files that could not be read, and why.
+        unreadable: Files that could not be read, or not to their end, and why.
         first: First file and line of each reason in `refused` and `misfits`.
     """
 

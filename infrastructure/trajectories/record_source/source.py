@@ -245,7 +245,8 @@ class RecordSource:
                     yield number, line
                     if self.clock() >= deadline:
                         return
-        self._read[_identity(status)] = now
+        if path.name not in self.report.unreadable:  # else it is told in the next pass, too
+            self._read[_identity(status)] = now
 
     def _lines(
         self, path: Path, file: BinaryIO, position: Position

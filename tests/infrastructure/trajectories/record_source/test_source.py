@@ -180,12 +180,23 @@ def test_lines_that_end_with_a_carriage_return_are_told(
     assert desk.run() == ["x"]
     [problem] = desk.source.report.problems()
     assert problem == (
-        "a.jsonl cannot be read: its lines end with a carriage return alone; end them with a "
+        "a.jsonl cannot be read: lines end with a carriage return alone; end them with a "
         "newline; the other files were read"
     )
     assert desk.source.report.incomplete == 1
     path.write_text(path.read_text().replace("\r", "\n")[:100_000].rpartition("\n")[0] + "\n")
     assert desk.run()[:2] == ["0", "1"]
+
+
+def test_a_compressed_file_with_other_line_ends_is_told_in_each_pass(
+    desk: Any, make_record: Make
+) -> None:
+    text = "\r".join(json.dumps(make_record(str(n))) for n in range(3)) + "\r"
+    (desk.folder / "a.jsonl.1.gz").write_bytes(gzip.compress(text.encode()))
+    for _ in range(2):
+        assert desk.run() == []
+        [problem] = desk.source.report.problems()
+        assert problem.startswith("a.jsonl.1.gz cannot be read: lines end with a carriage return")
 
 
 def test_lines_that_are_wrong_in_the_same_way_are_counted_together(
