@@ -192,7 +192,7 @@ class AttemptView(View):
         error: Why it failed; null if it did not, or an earlier release has recorded it.
         waiting: What it waits for: a queue, or storage that does not answer; null if for nothing.
         activity: What its worker does, as ``collecting: 150 of 12,000 candidates``; null before its
-            first phase and after its end.
+            first phase, after its end, and where the events left out tell it.
         events: Number of its events by kind, of those that were read.
         events_not_read_bytes: Bytes of older events that were left out.
         fleet: How the attempt was stepped in its fleet, in order; empty if it was in none.

@@ -17,7 +17,7 @@ from genesis_fp16.runs.run_folder import describe_removal
 from infrastructure.events.plain_text import LONGEST
 
 EVENTS_READ_BYTES = 8 << 20  # of one attempt; of a longer file its newest quarter of that
-SHOWN = 20  # newest attempts, and newest changes of precision
+SHOWN = 20  # newest attempts, and newest changes of precision and in a fleet
 
 app = typer.Typer(help="Past and present runs, newest first.")
 
@@ -66,7 +66,8 @@ def show_run(
     everything: Annotated[
         bool,
         typer.Option(
-            "--all", help="Read long event files whole; show every attempt and change of precision."
+            "--all",
+            help="Read long event files whole; show every attempt and every change.",
         ),
     ] = False,
     as_json: JsonFlag = False,
@@ -141,7 +142,9 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     for each in run["attempts"]:
         if each["error"] and each["error"] != run["error"]:
             print_line(f"attempt {each['number']} failed: {each['error']}")
-        for standing in each["fleet"]:
+        if earlier := each["fleet"][:-most_changes] if most_changes else []:
+            print_line(f"attempt {each['number']} in a fleet: {len(earlier)} earlier, see --all")
+        for standing in each["fleet"][len(earlier) :]:
             print_line(f"attempt {each['number']} in a fleet: {standing}")
         if early := each["training_stopped_early"]:
             print_line(

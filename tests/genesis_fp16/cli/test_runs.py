@@ -119,6 +119,26 @@ def test_run_is_shown_with_its_attempts_and_precision(
     )
 
 
+def test_of_many_changes_in_a_fleet_the_newest_are_shown(
+    ask: Ask, ask_json: Callable[..., object], store: Store
+) -> None:
+    run = store.enqueue("b", first_seed=1)
+    attempt = store.begin_attempt(run.id, "incarnation")
+    assert attempt is not None
+    folder = attempt_folder(load_settings().home, attempt)
+    folder.mkdir(parents=True)
+    with EventWriter(folder / "events.ndjson") as emit:
+        for number in range(30):
+            fields = {"reason": f"change {number}"}
+            emit(Notice(level="info", event="fleet_changed", fields=fields))
+    text = ask("runs", "show", run.id).stdout
+    assert "attempt 1 in a fleet: 10 earlier, see --all\nattempt 1 in a fleet: change 10" in text
+    assert "change 9\n" not in text
+    assert "attempt 1 in a fleet: change 29" in text
+    assert "attempt 1 in a fleet: change 0\n" in ask("runs", "show", run.id, "--all").stdout
+    assert len(ask_json("runs", "show", run.id)["attempts"][0]["fleet"]) == 30
+
+
 def test_a_run_under_way_tells_what_its_worker_does(
     ask: Ask, ask_json: Callable[..., object], store: Store
 ) -> None:
