@@ -47,6 +47,7 @@ MODULES = (
     "genesis_fp16.plugins.probe.messages",
     "genesis_fp16.worker.attempt_process",
     "infrastructure.training",
+    "infrastructure.training.diagnostics.phase_clock",
     "infrastructure.world_model_agent.publication",
     _TORCHRUN,
 )

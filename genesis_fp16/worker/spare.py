@@ -71,7 +71,8 @@ def _write_output_to(log: str) -> None:
 
 
 def _load_worker() -> Callable[[], None]:
-    import infrastructure.world_model_agent.publication  # noqa: F401 -- most agents need it
+    import infrastructure.training.diagnostics.phase_clock
+    import infrastructure.world_model_agent.publication  # noqa: F401 -- most agents need both
     from genesis_fp16.worker.attempt_process import main as run
 
     return run

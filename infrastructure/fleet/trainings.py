@@ -1,4 +1,4 @@
-"""Trainings advanced in one process, in rounds of one step each."""
+"""Trainings advanced in one process, in rounds of at most one step each."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Trainings(Generic[T]):
         return len(self._members)
 
     def advance(self) -> dict[str, Ended[T]]:
-        """Advance every training to its next step and take these steps.
+        """Advance every training that is ready to its next step and take these steps.
 
         What a training does between two steps, such as an evaluation, keeps the others waiting. So
         of the trainings that have not begun, one gets ready for its first step in each round:

@@ -260,8 +260,12 @@ def test_a_search_says_why_it_ended(limit: dict[str, object], ended: str) -> Non
 class WaitsForTheSandbox(SEDarwinAgent):
     """Gives its world model only once the sandbox is open."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._children_before = set(psutil.Process().children())
+
     def model_in_use(self, published: Path | None) -> ModelInUse:
-        while not psutil.Process().children():
+        while not self._children_before < set(psutil.Process().children()):
             time.sleep(0.01)
         return super().model_in_use(published)
 

@@ -70,7 +70,7 @@ def test_a_function_is_repaired_and_the_diff_applies(
 
 
 @pytest.mark.parametrize("module", ["agents.se_darwin.command.evolve", "agents.se_darwin_agent"])
-def test_torch_is_imported_only_to_load_the_world_model(module: str) -> None:
+def test_the_command_and_the_agent_are_imported_without_torch(module: str) -> None:
     script = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
