@@ -175,6 +175,26 @@ class TestWrapped:
     assert len(task.suite.left_out) == 5
 
 
+def test_tests_that_would_reach_the_function_are_named_if_they_cannot_run() -> None:
+    tests = """
+from threading import Thread
+from program import Row, other
+def test_thread():
+    Thread(target=int).start()
+    row = Row()
+    row.price = 1
+    del row.price
+def test_other():
+    assert other(Row) == 1
+"""
+    code = "class Row:\n    def __delattr__(self, name):\n        pass\n"
+    code += "def other(x):\n    return 2\n"
+    request = EvolutionRequest(code=code, function="Row.__delattr__", test_code=tests)
+    why = r"no test that can be run calls Row\.__delattr__: test_thread starts a thread"
+    with request.sandbox() as sandbox, pytest.raises(ValueError, match=why):
+        request.task(sandbox, 5.0)
+
+
 def test_a_refusal_that_is_handled_is_named_if_the_file_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
