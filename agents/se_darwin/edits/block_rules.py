@@ -322,6 +322,9 @@ def return_kind(site: Site) -> Iterator[Proposal]:
         made["Yield"] = lambda: ast.Expr(ast.Yield(value))
     elif own == "Yield":
         made["YieldFrom"] = lambda: ast.Expr(ast.YieldFrom(value))
+    elif own == "Expr" and site.scope.yields and isinstance(value, ast.Call):
+        made["Yield"] = lambda: ast.Expr(ast.Yield(value))
+        made["YieldFrom"] = lambda: ast.Expr(ast.YieldFrom(value))
     for name, build in made.items():
         if name != own:
             yield Proposal(kind="return_kind", old=own, new=name, assign=site.replace(build))

@@ -6,10 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from agents.se_darwin.edits.edit import Proposal, Site, parse_expression
+from agents.se_darwin.edits.scope import Scope
 
 _MAX_NAMES = 2
 _MAX_CONDITIONS = 5
 _MAX_CLAUSES = 4
+_MAX_FLAGS = 3
+_MAX_MEMBERS = 4
 
 
 def clause_added(site: Site) -> Iterator[Proposal]:
@@ -27,6 +30,9 @@ def clause_added(site: Site) -> Iterator[Proposal]:
             yield _clause(site, node, operator, text, first=True)
         for text in _alike(site):
             yield _clause(site, node, operator, text, first=False)
+        for text in _declared(site.scope):
+            if text not in own:
+                yield _clause(site, node, operator, text, first=True)
         for text in truths:  # before the condition, which may need it
             for test in (text, f"not {text}"):
                 yield _clause(site, node, operator, test, first=True)
@@ -53,11 +59,25 @@ def filter_added(site: Site) -> Iterator[Proposal]:
     if not isinstance(node, ast.comprehension) or not isinstance(node.target, ast.Name):
         return
     name = node.target.id
-    for text in (name, f"not {name}", *site.scope.conditions[:3]):
+    flags = [text for text in _declared(site.scope) if f"{name}." in text]
+    for text in (name, f"not {name}", *site.scope.conditions[:3], *flags):
         added = [*node.ifs, parse_expression(text)]
         yield Proposal(
             kind="filter_added", old="nothing", new=text, assign=site.set_field("ifs", added)
         )
+
+
+def _declared(scope: Scope) -> list[str]:
+    """Conditions from what classes of the module declare: ``x.flag``, ``x is Kind.MEMBER``."""
+    owners = [name for name in scope.names if name in scope.attributes][:_MAX_NAMES]
+    found = [f"{owner}.{flag}" for owner in owners for flag in scope.module.flags[:_MAX_FLAGS]]
+    found = [text for each in found for text in (each, f"not {each}")]
+    for name in scope.parameters:
+        for enum, members in scope.module.enums.items():
+            if enum == scope.annotated.get(name) or enum.lower() == name:
+                for member in members[:_MAX_MEMBERS]:
+                    found += [f"{name} {how} {enum}.{member}" for how in ("is", "is not")]
+    return found
 
 
 def _reachable(site: Site, operator: type[ast.boolop]) -> list[str]:
@@ -152,6 +172,24 @@ def compared(site: Site) -> Iterator[Proposal]:
         )
 
 
+def default_of_none(site: Site) -> Iterator[Proposal]:
+    """``x or d`` as a value to ``d if x is None else x``: 0 and an empty text are values, too."""
+    node = site.node
+    if not isinstance(node, ast.BoolOp) or not isinstance(node.op, ast.Or) or len(node.values) != 2:
+        return
+    value, default = node.values
+    if isinstance(value, ast.Name | ast.Attribute | ast.Subscript) and not (
+        site.role in ("test", "ifs") or isinstance(site.parent, ast.BoolOp)
+    ):
+        own = ast.unparse(value)
+        yield Proposal(
+            kind="condition_replaced",
+            old="Or",
+            new="is None",
+            assign=site.replace_text(f"({ast.unparse(default)} if {own} is None else {own})"),
+        )
+
+
 def _is_condition(site: Site) -> bool:
     """Whether the expression is a whole condition."""
     if isinstance(site.node, ast.Constant):
@@ -164,4 +202,4 @@ def _is_condition(site: Site) -> bool:
     return is_truth and isinstance(site.parent, ast.Return | ast.Assign) and site.role == "value"
 
 
-CONDITION_RULES = (clause_added, filter_added, compared)
+CONDITION_RULES = (clause_added, filter_added, compared, default_of_none)

@@ -10,6 +10,7 @@ from agents.se_darwin.edits.condition_rules import CONDITION_RULES
 from agents.se_darwin.edits.edit import Assignment, Block, Edit, Site, read, write
 from agents.se_darwin.edits.exchange_rules import EXCHANGE_RULES
 from agents.se_darwin.edits.expression_rules import EXPRESSION_RULES
+from agents.se_darwin.edits.format_rules import FORMAT_RULES
 from agents.se_darwin.edits.growth_rules import GROWTH_RULES
 from agents.se_darwin.edits.guard_rules import GUARD_RULES
 from agents.se_darwin.edits.ingredient_rules import INGREDIENT_RULES
@@ -19,6 +20,7 @@ from agents.se_darwin.edits.program_text import ProgramText, flattened
 from agents.se_darwin.edits.regroup_rules import REGROUP_RULES
 from agents.se_darwin.edits.scope import Scope
 from agents.se_darwin.edits.shrink_rules import SHRINK_RULES
+from agents.se_darwin.edits.signature_rules import SIGNATURE_RULES
 from agents.se_darwin.edits.statement_rules import STATEMENT_RULES
 
 EDIT_KINDS = (
@@ -93,6 +95,8 @@ _RULES = (
     + PARAMETER_RULES
     + REGROUP_RULES
     + EXCHANGE_RULES
+    + FORMAT_RULES
+    + SIGNATURE_RULES
 )
 _MAX_ANCESTORS = 4
 

@@ -41,7 +41,7 @@ _OPERATOR_PAIRS = (
 )
 _MAX_FUNCTIONS = 4
 _ROUND = 10  # from here on, a number may have a digit too many or too few
-_COMMUTATIVE = (ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
+_COMMUTATIVE = (ast.Mult, ast.BitAnd, ast.BitXor)  # not BitOr: of two mappings the second wins
 _METHOD_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("strip", "lstrip", "rstrip"),
     ("lstrip", "removeprefix"),
@@ -71,6 +71,10 @@ _METHOD_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("get", "setdefault", "pop"),
     ("encode", "decode"),
     ("floor", "ceil"),
+    ("copy", "deepcopy"),
+    ("start", "end"),
+    ("weekday", "isoweekday"),
+    ("read", "readline", "readlines"),
 )
 _FUNCTION_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("min", "max"),
@@ -82,6 +86,7 @@ _FUNCTION_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("len", "sum"),
     ("ord", "chr"),
     ("floor", "ceil"),
+    ("copy", "deepcopy"),
 )
 
 
@@ -163,6 +168,8 @@ def negation(site: Site) -> Iterator[Proposal]:
         yield Proposal(kind="negation", old="Not", new="nothing", assign=assign)
     elif isinstance(node, ast.expr) and not isinstance(node, ast.Compare | ast.Constant):
         is_condition = site.role in ("test", "ifs") or isinstance(site.parent, ast.BoolOp)
+        if isinstance(site.parent, ast.Return):
+            is_condition = isinstance(node, ast.Attribute | ast.Call)
         if is_condition:
             assign = site.replace(lambda: ast.UnaryOp(op=ast.Not(), operand=node))
             yield Proposal(kind="negation", old="nothing", new="Not", assign=assign)
@@ -298,7 +305,7 @@ def _similar(value: str | bytes) -> tuple[str | bytes, ...]:
     if isinstance(value, bytes):
         return ()
     if len(value) <= 1:
-        return (" ", ",", "\n", "-", "0")
+        return (" ", ",", "\n", "-", "0", f"{value} ")
     return (value.lower(), value.upper(), value.capitalize(), value.strip(), value + " ")
 
 
@@ -343,6 +350,9 @@ def element_order(site: Site) -> Iterator[Proposal]:
         kind, role, count = "argument_order", "args", len(node.args)
     elif isinstance(node, ast.Tuple) and len(node.elts) <= 4:
         kind, role, count = "element_order", "elts", len(node.elts)
+    elif isinstance(node, ast.Dict) and None in node.keys:
+        yield from _items_exchanged(site, node)
+        return
     else:
         return
     for index in range(count - 1):
@@ -354,9 +364,28 @@ def element_order(site: Site) -> Iterator[Proposal]:
         )
 
 
+def _items_exchanged(site: Site, node: ast.Dict) -> Iterator[Proposal]:
+    """``{**a, **b}`` to ``{**b, **a}``: of equal keys the last one counts."""
+    for index in range(len(node.keys) - 1):
+        order = [*range(index), index + 1, index, *range(index + 2, len(node.keys))]
+        yield Proposal(
+            kind="element_order",
+            old=f"items {index}",
+            new=f"items {index + 1}",
+            assign=site.replace(
+                lambda order=order: ast.Dict(  # type: ignore[misc]
+                    [node.keys[place] for place in order], [node.values[place] for place in order]
+                )
+            ),
+        )
+
+
 def slice_side(site: Site) -> Iterator[Proposal]:
-    """``x[a:]`` to ``x[:a]`` and back."""
+    """``x[a:]`` to ``x[:a]`` and back; ``x[:a]`` to ``x[::a]``."""
     node = site.node
+    if isinstance(node, ast.Slice) and node.step is None and node.upper is not None:
+        moved = swap((node, "upper", None), (node, "step", None))
+        yield Proposal(kind="slice", old="upper", new="step", assign=moved)
     if isinstance(node, ast.Slice) and (node.lower is None) != (node.upper is None):
         sides = ("lower", "upper") if node.upper is None else ("upper", "lower")
         exchange = swap((node, "lower", None), (node, "upper", None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from agents.se_darwin.edits.edit import Proposal, Site, parse_expression
@@ -14,6 +15,7 @@ _ITERATED_CALLS = ("sorted", "reversed", "set", "list", "range", "enumerate")
 _TEXT_METHODS = ("lower", "strip")
 _SEQUENCE_CALLS = ("sorted", "list", "tuple", "str", "min", "max")
 _RESULT_CALLS = ("list", "sorted", "tuple", "set", "str", "bool", "sum", "max", "min", "round")
+_COPIES = ("dict", "list")
 _KEYS = ("len", "abs", "str", "lambda item: item[0]", "lambda item: item[1]", "lambda item: -item")
 _MAX_NAMES = 2
 _MAX_FUNCTIONS = 3
@@ -59,6 +61,7 @@ def _fitting_builtins(site: Site, node: ast.expr) -> tuple[str, ...]:
         builtins = _NUMBER_CALLS
     else:
         builtins = ("int", "str", "len", "sorted")
+        builtins += _COPIES if isinstance(node, ast.Attribute) else ()
     if isinstance(site.parent, ast.Return):
         return builtins + _RESULT_CALLS
     if isinstance(site.parent, ast.BinOp | ast.Slice | ast.Subscript | ast.Compare):
@@ -119,6 +122,59 @@ def clamped(site: Site) -> Iterator[Proposal]:
             )
 
 
+def extreme_kept(site: Site) -> Iterator[Proposal]:
+    """``x = e`` to ``x = max(x, e)`` or ``min(x, e)``; a result to ``min(e, limit)``."""
+    node, parent = site.node, site.parent
+    if not isinstance(node, ast.Name | ast.BinOp | ast.Call | ast.Subscript | ast.Attribute):
+        return
+    own = ast.unparse(node)
+    bounds: list[str] = []
+    if isinstance(parent, ast.Assign) and site.role == "value" and len(parent.targets) == 1:
+        target = ast.unparse(parent.targets[0])
+        is_set_before = not isinstance(parent.targets[0], ast.Name) or site.in_loop
+        if is_set_before and not isinstance(parent.targets[0], ast.Tuple) and target not in own:
+            bounds = [target]
+    elif isinstance(parent, ast.Return) and not isinstance(node, ast.Attribute):
+        numeric = [name for name in site.scope.parameters if name in site.scope.numeric]
+        limits = (*numeric[:_MAX_NAMES], *site.scope.module.constants[:1])
+        bounds = [name for name in limits if name not in own]
+    for bound in bounds:
+        for name in ("max", "min"):
+            yield Proposal(
+                kind="call_added",
+                old="nothing",
+                new=f"{name}({bound}, x)",
+                assign=site.replace_text(f"{name}({bound}, {own})"),
+            )
+
+
+def share_of_percent(site: Site) -> Iterator[Proposal]:
+    """``percent`` to ``percent / 100``."""
+    node = site.node
+    name = getattr(node, "id", getattr(node, "attr", ""))
+    if isinstance(node, ast.Name | ast.Attribute) and is_value(node) and _PERCENT.search(name):
+        yield Proposal(
+            kind="term_added",
+            old="nothing",
+            new="Div 100",
+            assign=site.replace_text(f"({ast.unparse(node)} / 100)"),
+        )
+
+
+def alternative_added(site: Site) -> Iterator[Proposal]:
+    """``isinstance(x, int)`` to ``isinstance(x, (int, float))``, and other kin of a class."""
+    node, parent = site.node, site.parent
+    if not isinstance(parent, ast.Call) or getattr(parent.func, "id", "") != "isinstance":
+        return
+    if isinstance(node, ast.Name) and site.index == 1 and node.id in _KIN:
+        text = f"({node.id}, {_KIN[node.id]})"
+        yield Proposal(kind="argument_added", old="class", new=text, assign=site.replace_text(text))
+
+
+_PERCENT = re.compile("percent|pct")
+_KIN = {"int": "float", "float": "int", "list": "tuple", "tuple": "list", "set": "frozenset"}
+
+
 def list_added(site: Site) -> Iterator[Proposal]:
     """``x`` to ``[x]``."""
     node = site.node
@@ -143,6 +199,8 @@ def method_added(site: Site) -> Iterator[Proposal]:
         return
     if site.role == "iter":
         names: tuple[str, ...] = ("items", "values")
+    elif isinstance(site.parent, ast.Compare) and (alike := _method_beside(site.parent, node)):
+        names = (alike,)
     else:
         names = _TEXT_METHODS if site.scope.strings else ()
         if isinstance(node, ast.Name) and not isinstance(site.parent, ast.Compare):
@@ -158,6 +216,15 @@ def method_added(site: Site) -> Iterator[Proposal]:
                 )
             ),
         )
+
+
+def _method_beside(comparison: ast.Compare, node: ast.expr) -> str:
+    """Method without arguments that another side of the comparison calls; empty if none does."""
+    for side in (comparison.left, *comparison.comparators):
+        called = side.func if isinstance(side, ast.Call) and side is not node else None
+        if isinstance(called, ast.Attribute) and ast.unparse(side).endswith("()"):
+            return called.attr
+    return ""
 
 
 def index_added(site: Site) -> Iterator[Proposal]:
@@ -260,7 +327,8 @@ def argument_added(site: Site) -> Iterator[Proposal]:
     elif name in ("min", "max") or (not method and name not in _CLOSED_CALLS):
         positions = [(end, text) for text in (*site.scope.names[:_MAX_NAMES], "0", "1")]
     elif method in ("get", "pop", "split", "strip", "join", "append", "count", "rjust", "ljust"):
-        positions = [(end, text) for text in ("0", "1", "-1", "None", "[]", "' '", "','")]
+        texts = ("0", "1", "-1", "None", "[]", "' '", "','", *(("{}", "''") * (method == "get")))
+        positions = [(end, text) for text in texts]
         positions += [(end, name) for name in site.scope.names[:3]]
     for index, text in positions:
         added = [*node.args[:index], parse_expression(text), *node.args[index:]]
@@ -339,6 +407,7 @@ _OPERAND_PLACES: tuple[tuple[tuple[type[ast.AST], ...], tuple[str, ...]], ...] =
     ((ast.BinOp, ast.Compare), ("left", "right", "comparators")),
     ((ast.IfExp,), ("body", "orelse")),
     ((ast.Tuple, ast.List, ast.ListComp, ast.GeneratorExp), ("elts", "elt")),
+    ((ast.Dict,), ("values",)),
 )
 
 
@@ -356,6 +425,9 @@ GROWTH_RULES = (
     call_added,
     indexes_looped,
     clamped,
+    extreme_kept,
+    share_of_percent,
+    alternative_added,
     list_added,
     method_added,
     index_added,

@@ -160,7 +160,7 @@ def attribute(site: Site) -> Iterator[Proposal]:
     node = site.node
     if isinstance(node, ast.Attribute):
         owner, module = ast.unparse(node.value), site.scope.module
-        others = list(site.scope.attributes.get(owner, ()))
+        others = [*site.scope.attributes.get(owner, ()), *module.enums.get(owner, ())]
         if owner == "self":
             is_method = site.role == "func" and isinstance(site.parent, ast.Call)
             others += (module.methods if is_method else module.attributes)[:_MAX_MEMBERS]

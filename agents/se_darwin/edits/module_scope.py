@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 _MAX_TEXT = 80
 _BUILTIN_NAMES = frozenset(dir(builtins))
+_NO_FUNCTIONS = ("__future__", "abc", "contextlib", "dataclasses", "enum", "functools", "typing")
+"""Modules whose names are not for values: decorators, base classes and annotations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +29,10 @@ class ModuleScope:
         exception_classes: Names of the exception classes that it raises, handles or defines.
         attributes: Names of the attributes of ``self`` that the class uses, without its methods.
         methods: Names of the methods of the class.
+        signatures: Parameters of functions, of methods of the class and of classes, by name;
+            without ``self``.
+        flags: Names of the fields of classes whose annotation is ``bool``.
+        enums: Members of the enumerations that it defines, by class.
     """
 
     known: frozenset[str]
@@ -36,6 +43,9 @@ class ModuleScope:
     exception_classes: tuple[str, ...]
     attributes: tuple[str, ...]
     methods: tuple[str, ...]
+    signatures: Mapping[str, tuple[str, ...]]
+    flags: tuple[str, ...]
+    enums: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def of(
@@ -71,6 +81,9 @@ class ModuleScope:
             exception_classes=_once(name for name in classes if name and name in known),
             attributes=attributes,
             methods=methods,
+            signatures=dict(_signatures(tree, owner)),
+            flags=_once(name for name, annotation in _fields(others) if annotation == "bool"),
+            enums={each.name: _values_of(each) for each in others if _is_enum(each)},
         )
 
 
@@ -93,7 +106,7 @@ def _functions(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef) and _takes_one(node.args):
             yield node.name
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom) and node.module not in _NO_FUNCTIONS:
             yield from (alias.asname or alias.name for alias in node.names if alias.name.islower())
 
 
@@ -140,6 +153,47 @@ def _members(owner: ast.ClassDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
         and node.value.id == "self"
     ]
     return _once(methods), _once(name for name in attributes if name not in methods)
+
+
+def _signatures(
+    tree: ast.Module, owner: ast.ClassDef | None
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for node in (*tree.body, *(owner.body if owner else ())):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, _parameters(node)
+        elif isinstance(node, ast.ClassDef):
+            made = [each for each in node.body if getattr(each, "name", "") == "__init__"]
+            if made and isinstance(made[-1], ast.FunctionDef):
+                yield node.name, _parameters(made[-1])
+            else:
+                yield node.name, _once(name for name, _ in _fields([node]))
+
+
+def _parameters(node: ast.FunctionDef) -> tuple[str, ...]:
+    arguments = node.args
+    found = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return tuple(each.arg for each in found if each.arg not in ("self", "cls"))
+
+
+def _fields(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Yield name and annotation of each field that the classes among *nodes* declare."""
+    for node in nodes:
+        for each in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                yield each.target.id, ast.unparse(each.annotation)
+
+
+def _is_enum(node: ast.AST) -> TypeGuard[ast.ClassDef]:
+    return isinstance(node, ast.ClassDef) and any(
+        ast.unparse(base).rpartition(".")[2] in ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag")
+        for base in node.bases
+    )
+
+
+def _values_of(enum: ast.ClassDef) -> tuple[str, ...]:
+    """Names that the body of an enumeration assigns."""
+    targets = [each.targets[0] for each in enum.body if isinstance(each, ast.Assign)]
+    return _once(each.id for each in targets if isinstance(each, ast.Name))
 
 
 def _class_name(exception: ast.expr) -> str:

@@ -88,4 +88,18 @@ def member(site: Site) -> Iterator[Proposal]:
             )
 
 
-NAME_RULES = (unknown_name, start_added, member)
+def whole_duration(site: Site) -> Iterator[Proposal]:
+    """``x.seconds`` to ``x.total_seconds()``: the seconds of a duration lack its days."""
+    node = site.node
+    if isinstance(node, ast.Attribute) and node.attr == "seconds" and is_value(node):
+        yield Proposal(
+            kind="attribute",
+            old="seconds",
+            new="total_seconds()",
+            assign=site.replace(
+                lambda: ast.Call(ast.Attribute(node.value, "total_seconds", ast.Load()), [], [])
+            ),
+        )
+
+
+NAME_RULES = (unknown_name, start_added, member, whole_duration)

@@ -119,7 +119,8 @@ class _Rewriter:
         ):
             spans.insert(0, (start - 1, end + 1))  # the parentheses may be superfluous now
         for first, last in spans:
-            for body in self._spellings(change.new, indent if indent.isspace() else ""):
+            bodies = self._spellings(change.new, indent if indent.isspace() else "")
+            for body in (*_quoted_like(data[start:end], change.new), *bodies):
                 changed = data[:first] + body.encode() + data[last:]
                 if _dump(changed) == expected:
                     return changed
@@ -144,8 +145,11 @@ class _Rewriter:
         if isinstance(node, ast.stmt):
             yield textwrap.indent(self._written(node), indent).strip()
         else:
-            yield ast.unparse(node)
-            yield f"({ast.unparse(node)})"
+            text = ast.unparse(node)
+            if isinstance(node, ast.Yield | ast.YieldFrom):
+                yield text[1:-1]  # they need no parentheses as a statement
+            yield text
+            yield f"({text})"
 
     def _written(self, node: ast.stmt) -> str:
         """Return the lines of *node* without indentation: the author's own if he wrote it."""
@@ -186,6 +190,8 @@ class _Rewriter:
             below = self._changes_below(old, new)
         if below is not None:
             return below
+        if isinstance(slot[0], ast.JoinedStr | ast.FormattedValue) and slot[1] != "value":
+            return None  # a part of an f-string that is no expression
         if isinstance(old, ast.expr | ast.stmt) and isinstance(new, ast.expr | ast.stmt):
             return [_Change(slot=slot, old=old, new=new)]
         return None
@@ -268,6 +274,14 @@ class _Rewriter:
                 if ast.dump(after) in self._texts or any(ast.dump(part) in own for part in parts):
                     return True
         return False
+
+
+def _quoted_like(old: bytes, new: ast.AST) -> Iterator[str]:
+    """Yield a text in double quotes where the author has written the old one so."""
+    if old.startswith(b'"') and isinstance(new, ast.Constant) and isinstance(new.value, str):
+        written = ast.unparse(new)
+        if '"' not in written:
+            yield f'"{written[1:-1]}"'
 
 
 def _differences(

@@ -29,6 +29,7 @@ class Scope:
     Attributes:
         names: The function's own variables, most used first.
         parameters: Names of its parameters, without ``self`` and ``cls``.
+        annotated: Annotations of its parameters, by name.
         numeric: Variables that may hold a number: used as one, or never used as a container.
         sized: Variables that may hold a sequence or a container, found in the same way.
         lists: Variables that hold a list for certain.
@@ -59,6 +60,7 @@ class Scope:
 
     names: tuple[str, ...]
     parameters: tuple[str, ...]
+    annotated: dict[str, str]
     numeric: tuple[str, ...]
     sized: tuple[str, ...]
     lists: tuple[str, ...]
@@ -131,6 +133,9 @@ class Scope:
         return cls(
             names=names,
             parameters=tuple(arg.arg for arg in parameters if arg.arg not in ("self", "cls")),
+            annotated={
+                arg.arg: ast.unparse(arg.annotation) for arg in parameters if arg.annotation
+            },
             numeric=tuple(name for name in names if evidence.may_be_number(name)),
             sized=tuple(name for name in names if evidence.may_be_sized(name)),
             lists=tuple(name for name in names if name in evidence.lists),

@@ -24,18 +24,25 @@ def loop_exit(site: Site) -> Iterator[Proposal]:
 
 
 def assignment(site: Site) -> Iterator[Proposal]:
-    """``x = e`` to ``x += e`` and back."""
+    """``x = e`` to ``x += e`` and back; ``x.a = e`` and ``x[k] = e`` also to ``-=``."""
     node = site.node
     if isinstance(node, ast.AugAssign):
         plain = site.replace(lambda: ast.Assign(targets=[node.target], value=node.value))
         yield Proposal(kind="assignment", old="AugAssign", new="Assign", assign=plain)
     elif isinstance(node, ast.Assign) and len(node.targets) == 1:
         target = node.targets[0]
-        if isinstance(target, ast.Name):
-            added = site.replace(
-                lambda: ast.AugAssign(target=target, op=ast.Add(), value=node.value)
+        if not isinstance(target, ast.Name | ast.Attribute | ast.Subscript):
+            return
+        operators = [ast.Add] if isinstance(target, ast.Name) else [ast.Add, ast.Sub]
+        for operator in operators:
+            yield Proposal(
+                kind="assignment",
+                old="Assign",
+                new="AugAssign" if operator is ast.Add else f"AugAssign {operator.__name__}",
+                assign=site.replace(
+                    lambda operator=operator: ast.AugAssign(target, operator(), node.value)  # type: ignore[misc]
+                ),
             )
-            yield Proposal(kind="assignment", old="Assign", new="AugAssign", assign=added)
 
 
 def statement_order(site: Site) -> Iterator[Proposal]:

@@ -73,6 +73,27 @@ import pytest
         ("assignment", "a = b", "b = a"),
         ("assignment", "a = b\n    b = a + b", "a, b = (b, a + b)"),
         ("assignment", "a, b = (b, a + b)", "a = b\n    b = a + b"),
+        ("assignment", "a.b = c", "a.b += c"),
+        ("assignment", "a[b] = c", "a[b] -= c"),
+        ("return_kind", "yield a\n    f(b)", "yield a\n    yield from f(b)"),
+        ("operand_order", "return a | b", "return b | a"),
+        ("element_order", "return {**a, **b}", "return {**b, **a}"),
+        ("slice", "return a[:-1]", "return a[::-1]"),
+        ("function", "return copy(a)", "return deepcopy(a)"),
+        ("method", "return a.weekday()", "return a.isoweekday()"),
+        ("attribute", "return (a - b).seconds", "return (a - b).total_seconds()"),
+        ("negation", "return a.done", "return not a.done"),
+        ("string", "return ','.join(a)", "return ', '.join(a)"),
+        ("condition_replaced", "return a or b", "return b if a is None else a"),
+        ("call_added", "c = a.rows", "c = dict(a.rows)"),
+        ("call_added", "for d in a:\n        c = d", "for d in a:\n        c = max(c, d)"),
+        ("call_added", "a[0] = b", "a[0] = min(a[0], b)"),
+        ("call_added", "return a + 1", "return min(b, a + 1)"),
+        ("term_added", "return a * (1 - percent)", "return a * (1 - percent / 100)"),
+        ("term_added", "return {'net': a, 'all': a}", "return {'net': a, 'all': a + b}"),
+        ("method_added", "return a == b.lower()", "return a.lower() == b.lower()"),
+        ("argument_added", "return isinstance(a, int)", "return isinstance(a, (int, float))"),
+        ("argument_added", "return a.get(b)", "return a.get(b, {})"),
         (
             "else_added",
             "for c in a:\n        if c:\n            b = c",
@@ -88,5 +109,50 @@ import pytest
 def test_conditions_and_values_are_completed(
     kinds_that_repair, kind: str, broken: str, right: str
 ) -> None:
-    frame = "def solve(a, b, c=0):\n    {}"
-    assert kind in kinds_that_repair(frame.format(broken), frame.format(right))
+    frame = "def solve(a, b, c=0):\n    "
+    assert kind in kinds_that_repair(frame + broken, frame + right)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken", "right"),
+    [
+        (
+            "clause_added",
+            "return [r for r in rows if r.size > 3]",
+            "return [r for r in rows if not r.hidden and r.size > 3]",
+        ),
+        (
+            "filter_added",
+            "return [r.size for r in rows]",
+            "return [r.size for r in rows if r.hidden]",
+        ),
+        (
+            "clause_added",
+            "if limit > 3:\n        return rows",
+            "if plan is Plan.FREE and limit > 3:\n        return rows",
+        ),
+        (
+            "clause_added",
+            "if row > 3:\n        return rows",
+            "if kind is not Kind.B and row > 3:\n        return rows",
+        ),
+        ("attribute", "return plan is Plan.FREE", "return plan is Plan.PRO"),
+    ],
+)
+def test_conditions_use_what_classes_declare(
+    kinds_that_repair, kind: str, broken: str, right: str
+) -> None:
+    frame = """
+from enum import Enum
+class Plan(Enum):
+    FREE = 1
+    PRO = 2
+class Kind(Enum):
+    A = 1
+    B = 2
+class Row:
+    size: int
+    hidden: bool = False
+def solve(rows, limit, plan: Plan, kind, row):
+    """
+    assert kind in kinds_that_repair(frame + broken, frame + right)

@@ -57,6 +57,21 @@ def test_parentheses_go_that_the_meaning_needs_no_longer() -> None:
     assert rewrite(called, "def f(a, b):\n    return g(a)\n") == called.replace(" - b", "")
 
 
+def test_a_text_keeps_its_quotes_and_a_yield_gets_no_parentheses() -> None:
+    written = 'def f(a):\n    yield a\n    f(open(a, "a"))  # all\n'
+    changed = "def f(a):\n    yield a\n    yield from f(open(a, 'w'))\n"
+    once = rewrite(written, changed.replace("yield from ", ""))
+    assert once == written.replace('"a"', '"w"')
+    assert "    yield from f(open(a, 'w'))  # all\n" in rewrite(once, changed)
+
+
+def test_a_part_of_an_f_string_that_changes_takes_the_string_with_it() -> None:
+    written = 'def f(a):\n    return f"{a:.1f} %"  # rate\n'
+    assert rewrite(written, "def f(a):\n    return f'{a:.2f} %'\n") == (
+        "def f(a):\n    return f'{a:.2f} %'  # rate\n"
+    )
+
+
 @pytest.mark.process
 def test_every_edit_keeps_its_meaning_and_the_comments() -> None:
     """Except the comments of a statement that it removes or joins with another."""
