@@ -42,7 +42,7 @@ _SOURCES = {
     "prior": "the prior that ships with genesis-fp16",
     "none": "suspicion",
 }
-ASSESSMENT_SECONDS = 10.0
+ASSESSMENT_SECONDS = 20.0
 """Most seconds in which `evolve_solution` looks for repairs other than the first one."""
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from agents.se_darwin.certainty.behaviour import Behaviour, Replay, key
-from agents.se_darwin.certainty.choice import Candidate, informative, weigh, weigh_evidence
+from agents.se_darwin.certainty.choice import (
+    Candidate,
+    informative,
+    pattern,
+    weigh,
+    weigh_evidence,
+)
 from agents.se_darwin.certainty.examples import Examples
 from agents.se_darwin.certainty.inputs import ProgramInput, make_inputs
 from agents.se_darwin.certainty.question import (
@@ -30,7 +36,10 @@ MIN_INPUTS = 10
 REPLAY_SECONDS = 1.0
 """CPU seconds in which one program should run on all inputs."""
 MAX_CANDIDATES = 400
-"""Maximum number of candidates of the search for other repairs."""
+"""Maximum number of candidates of the search for other repairs, at first."""
+CONFIRMING_CANDIDATES = 3000
+"""Maximum number of them if all repairs found do the same: it takes many to find one that differs.
+"""
 SINGLE_EDITS = 200
 """Number of candidates of that search if the first repair took fewer."""
 SEARCH_SHARE = 0.6
@@ -130,16 +139,28 @@ class Assessor:
                 contradicted[repair] = examples.contradicted(repair, self.sandbox)
             return not contradicted.get(repair)
 
-        rivals = find_rivals(
-            evolution,
-            found,
-            candidates=min(MAX_CANDIDATES, most),
-            deadline=began + SEARCH_SHARE * self.seconds,
-            stop=self.stop,
-            is_enough=agrees,
-        )
+        def search(known: Rivals, candidates: int) -> Rivals:
+            return find_rivals(
+                evolution,
+                known,
+                candidates=candidates,
+                deadline=began + SEARCH_SHARE * self.seconds,
+                stop=self.stop,
+                is_enough=agrees,
+            )
+
+        rivals = search(Rivals.of(found), min(MAX_CANDIDATES, most))
         calls = task.record(self.sandbox, found.source)
-        comparison = self._compare(root, rivals.repairs, [call for _, call in calls], began)
+        recorded = [call for _, call in calls]
+        comparison = self._compare(root, rivals.repairs, recorded, began)
+        if not rivals.is_cut and len(set(map(pattern, comparison.behaviours))) == 1:
+            searched = rivals.repairs
+            more = search(rivals, max(CONFIRMING_CANDIDATES, rivals.candidates))
+            rivals = replace(
+                more, is_cut=False
+            )  # enough were run; these are as many as time allows
+            if rivals.repairs != searched:
+                comparison = self._compare(root, rivals.repairs, recorded, began)
         inputs, behaviours = comparison.inputs, comparison.behaviours
         compared = rivals.repairs[: len(behaviours)]
         chances = edit_chances(task, root, self.ranker)

@@ -10,6 +10,7 @@ from math import exp, log
 from agents.se_darwin.certainty.behaviour import Behaviour, key
 from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.certainty.leftovers import count_leftovers
+from agents.se_darwin.edits import Edit
 from agents.se_darwin.tasks.evaluation import Evaluation
 
 # Evidence is a logarithm: a cost of 1 makes a repair e times less credible.
@@ -21,6 +22,7 @@ NO_RESULT_COST = 2.0  # if it returns None on all inputs
 EXAMPLE_COST = 10.0  # of each contradicted example
 CATCH_ALL_COST = 1.0  # of each handler of every exception
 LEFTOVER_COST = 1.5  # of each statement or variable that does nothing
+EQUALITY_COST = 1.0  # of each comparison that now holds for one value only
 
 _NOTHING = "None"
 
@@ -64,9 +66,9 @@ def weigh(
     A repair is credible if it has few edits, if the ranker expected it, if it leaves alone what the
     program as given does near passing tests, if it does not fail on inputs on which the program
     as given does not, if it returns None nowhere, unless the calls of the tests do, if it does
-    what the examples in the docstring show, if it does not catch every exception, and if it leaves
-    nothing in the program that does nothing. Inputs that are unlike the calls of the tests do not
-    count.
+    what the examples in the docstring show, if it does not catch every exception, if it leaves
+    nothing in the program that does nothing, and if it makes no ``>=`` an ``==``. Inputs that are
+    unlike the calls of the tests do not count.
 
     Args:
         repairs: Repairs, with the fewest edits possible.
@@ -91,6 +93,7 @@ def weigh(
             - NO_RESULT_COST * nothing / (len(useful) + 1)
             - CATCH_ALL_COST * _catch_alls(repair.source)
             - LEFTOVER_COST * count_leftovers(repair.source)
+            - EQUALITY_COST * sum(map(_is_equality, repair.edits))
         )
     highest = max(scores)
     weights = [exp(score - highest) for score in scores]
@@ -100,6 +103,12 @@ def weigh(
         for repair, behaviour, weight in zip(repairs, behaviours, weights, strict=True)
     ]
     return sorted(candidates, key=lambda each: -each.belief)
+
+
+def _is_equality(edit: Edit) -> bool:
+    """Whether it turns ``<``, ``<=``, ``>`` or ``>=`` into ``==`` or ``!=``."""
+    is_ordering = edit.kind == "comparison" and edit.old in ("Lt", "LtE", "Gt", "GtE")
+    return is_ordering and edit.new.startswith(("Eq", "NotEq"))
 
 
 def _catch_alls(source: str) -> int:

@@ -39,33 +39,39 @@ class Rivals:
     outcomes: tuple[Outcome, ...]
     is_cut: bool
 
+    @classmethod
+    def of(cls, found: Evaluation) -> Rivals:
+        """The first repair alone, minimised, before others are looked for."""
+        return cls(repairs=(found,), origins={}, candidates=0, outcomes=(), is_cut=False)
+
 
 def find_rivals(
     evolution: Evolution,
-    found: Evaluation,
+    known: Rivals,
     *,
     candidates: int,
     deadline: float = inf,
     stop: Callable[[], bool] = lambda: False,
     is_enough: Callable[[Evaluation], bool] = lambda _: True,
 ) -> Rivals:
-    """Continue the search of *evolution* for programs other than *found* that pass every test.
+    """Continue the search of *evolution* for programs other than those *known* that pass all tests.
 
     Args:
         evolution: The search that found the first repair.
-        found: That repair, minimised.
-        candidates: Maximum number of candidates to run, besides those that remove edits.
+        known: What an earlier part of this search has found; `Rivals.of` for the first part.
+        candidates: Maximum number of candidates, besides those that remove edits; those of earlier
+            parts count.
         deadline: When the search ends at the latest, by `time.monotonic`.
         stop: Called between generations; True ends the search.
         is_enough: Called for each repair; as long as none is enough, further candidates are run,
             `PATIENCE` times as many at most.
     """
-    before, is_cut = evolution.evaluations, False
-    repairs, sources = [found], {found.source}
-    origins: dict[Evaluation, Evaluation] = {}
-    outcomes: list[Outcome] = []
-    pending = [member for member in evolution.archive.members if member.fixed]
-    has_enough = is_enough(found)
+    is_cut = False
+    repairs, origins, outcomes = list(known.repairs), dict(known.origins), list(known.outcomes)
+    before = evolution.evaluations - known.candidates
+    sources = {each.source for each in repairs}
+    pending = [each for each in evolution.archive.members if each.fixed]
+    has_enough = any(map(is_enough, repairs))
     while True:
         for each in sorted(pending, key=lambda repair: len(repair.edits)):
             if any(known.edits <= each.edits for known in repairs):

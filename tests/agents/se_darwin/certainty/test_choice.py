@@ -16,6 +16,7 @@ from agents.se_darwin.certainty.choice import (
     without_result,
 )
 from agents.se_darwin.certainty.inputs import ProgramInput
+from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.fork_server.wire import Call
 
 Make = Callable[..., Any]
@@ -48,6 +49,22 @@ def test_a_repair_that_leaves_alone_what_works_is_chosen(choose: Make) -> None:
     assert [each.text for each in first.behaviour] == ["1", "0", "3", "0", "5", "0"]
     assert first.belief > 0.7
     assert first.belief + second.belief == pytest.approx(1.0)
+
+
+def test_an_ordering_that_becomes_an_equality_is_less_credible(repair: Make, outputs: Make) -> None:
+    space = EditSpace("def solve(x, y):\n    return x >= y", "solve")
+    found = {edit.new: edit for edit in space.edits if edit.kind == "comparison"}
+    repairs = [replace(repair(), edits=frozenset([found[name]])) for name in ("Eq", "Gt")]
+    same = outputs("1", "2", "3", "4", "5", "6")
+    first, _ = weigh(
+        repairs,
+        [same, same],
+        same,
+        inputs=INPUTS,
+        is_passing=[True, False],
+        evidence=[0.0, 0.0],
+    )
+    assert first.repair is repairs[1]
 
 
 def test_inputs_unlike_the_calls_of_the_tests_do_not_count(repair: Make, outputs: Make) -> None:
