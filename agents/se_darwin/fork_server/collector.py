@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from types import ModuleType
 from typing import Any
 
 from .fixtures import Fixtures, RunningTest, UnsupportedTestError, required_names
@@ -60,13 +61,13 @@ class Collector:
     """Finds the calls of test functions, with their parameters and fixtures.
 
     Args:
-        namespace: Of the test module.
+        module: The test module.
         fixtures: Of the module and its conftest files.
     """
 
-    def __init__(self, namespace: Mapping[str, Any], fixtures: Fixtures) -> None:
-        self._namespace, self._fixtures = namespace, fixtures
-        self._marks = _as_list(namespace.get("pytestmark", []))
+    def __init__(self, module: ModuleType, fixtures: Fixtures) -> None:
+        self._module, self._namespace, self._fixtures = module, vars(module), fixtures
+        self._marks = _as_list(self._namespace.get("pytestmark", []))
         self._found: dict[str, Fixtures] = {}  # by class
         self._begun: dict[object, BaseException | None] = {}  # how setting them up ended
 
@@ -93,13 +94,15 @@ class Collector:
             )
         limit_examples(function)
         marks = [*marks, *getattr(function, "pytestmark", [])]
+        is_unittest = test_class is not None and issubclass(test_class, unittest.TestCase)
         if any(map(_leaves_out, marks)) or _is_skipped(test_class, function):
+            return
+        if is_unittest and _is_expected_to_fail(test_class, function):
             return
         rows = list(self._parameters(marks))
         indirect = _indirect_names(marks)
         given = rows[0].keys() - indirect if rows else ()
         wanted = [arg for mark in marks if mark.name == "usefixtures" for arg in mark.args]
-        is_unittest = test_class is not None and issubclass(test_class, unittest.TestCase)
         own = [] if is_unittest else required_names(function, skip_first=test_class is not None)
         wanted += [each for each in own if each not in given and each != "request"]
         names = fixtures.names_for(wanted, name)
@@ -152,7 +155,7 @@ class Collector:
         """
         with ExitStack() as stack:
             module, test_class = self._namespace.get, test.test_class
-            self._once("module", module("setup_module"), module("setUpModule"))
+            self._once(self._module, module("setUpModule") or module("setup_module"))
             if test_class is None:
                 instance, call = None, self._namespace[test.method]
                 hooks = module("setup_function"), module("teardown_function")
@@ -183,13 +186,12 @@ class Collector:
                 taken["request"] = made.request()
             call(**taken, **test.row)
 
-    def _once(self, what: object, *hooks: Callable[..., object] | None) -> None:
+    def _once(self, what: object, hook: Callable[..., object] | None) -> None:
         """Set up the module or a class once; if that failed, all its tests fail with that error."""
         if what not in self._begun:
             self._begun[what] = None
             try:
-                for hook in hooks:
-                    _call_hook(hook, what)
+                _call_hook(hook, what)
             except BaseException as error:
                 self._begun[what] = error
                 raise
@@ -198,9 +200,11 @@ class Collector:
 
 
 def _call_hook(hook: Callable[..., object] | None, given: object) -> None:
-    """Call a function that sets up or tears down; pytest lets it take an argument or none."""
+    """Call a function that sets up or tears down; like pytest, with an argument if it takes one."""
     if hook is not None:
-        hook(*[given] * len(required_names(hook)))
+        code = getattr(hook, "__code__", None)  # of what a patch makes, too: it takes none
+        takes_one = code is not None and code.co_argcount > inspect.ismethod(hook)
+        hook(*[given] * takes_one)
 
 
 def _leaves_out(mark: Any) -> bool:  # noqa: ANN401 - pytest's own
@@ -211,6 +215,11 @@ def _leaves_out(mark: Any) -> bool:  # noqa: ANN401 - pytest's own
 
 def _is_skipped(*owners: object) -> bool:
     return any(getattr(each, "__unittest_skip__", False) for each in owners)
+
+
+def _is_expected_to_fail(*owners: object) -> bool:
+    """Whether ``unittest.expectedFailure`` decorates a class or its method."""
+    return any(getattr(each, "__unittest_expecting_failure__", False) for each in owners)
 
 
 def _as_list(marks: Any) -> list[Any]:  # noqa: ANN401 - pytest's own

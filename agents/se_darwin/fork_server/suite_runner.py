@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from .check import PASSED, Check
 from .collector import Collector, Test
@@ -178,9 +178,9 @@ class SuiteRunner:
         self.left_out: list[str] = []
         known = {CHECK_NAME: self._check}  # in helpers, too: test classes may inherit their tests
         sys.meta_path.append(GivenModules(suite["helpers"], known=known))
-        conftests = [_execute("conftest", source) for source in suite["conftests"]]
-        namespace = _execute(_TESTS_NAME, suite["tests"], known)
-        self._collector = Collector(namespace, Fixtures([*conftests, namespace]))
+        conftests = [vars(_execute("conftest", source)) for source in suite["conftests"]]
+        tests = _execute(_TESTS_NAME, suite["tests"], known)
+        self._collector = Collector(tests, Fixtures([*conftests, vars(tests)]))
         self.tests: list[Test] = []
         for name, lines in suite["assert_lines"].items():
             try:
@@ -264,13 +264,13 @@ def _register(name: str, module: ModuleType) -> None:
     sys.modules[name] = module
 
 
-def _execute(name: str, source: str, known: Mapping[str, object] | None = None) -> dict[str, Any]:
-    """Run a module of the tests, which others may import from then on; return its namespace."""
+def _execute(name: str, source: str, known: Mapping[str, object] | None = None) -> ModuleType:
+    """Run a module of the tests, which others may import from then on, and return it."""
     module = sys.modules[name] = ModuleType(name)
     file = _test_file(name)
     vars(module).update({"__file__": file, **(known or {})})
     exec(compile_module(source, file), vars(module))  # noqa: S102 - tests, in the sandbox
-    return vars(module)
+    return module
 
 
 def _test_file(name: str) -> str:

@@ -30,6 +30,81 @@ def test_a(x):
     assert passed(sandbox, tests) == {"test_a[0], line 6": True}
 
 
+def test_tests_of_unittest_that_are_expected_to_fail_are_left_out(sandbox: Sandbox) -> None:
+    tests = """
+import unittest
+from mod import solve
+class Prices(unittest.TestCase):
+    def test_a(self):
+        self.assertEqual(solve(1), 2)
+    @unittest.expectedFailure
+    def test_b(self):
+        self.assertEqual(solve(1), 9)
+@unittest.expectedFailure
+class Broken(unittest.TestCase):
+    def test_c(self):
+        self.assertEqual(solve(1), 9)
+@unittest.expectedFailure
+def test_d():
+    assert solve(1) == 2
+"""
+    assert passed(sandbox, tests) == {
+        "Prices.test_a, line 6": True,
+        "test_d, line 16": True,  # pytest ignores it outside a TestCase
+    }
+
+
+def test_each_set_up_gets_what_pytest_gives_it(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+def setup_module(module):
+    module.HIGH = solve(4)
+def setup_function(function):
+    function.seen = solve(1)
+def teardown_function(given=None):
+    assert given.seen == 2
+def test_a():
+    assert HIGH == 5
+    assert test_a.seen == 2
+class TestPlain:
+    def setup_class(cls=None):
+        cls.base = solve(0)
+    def setup_method(self, method=None):
+        self.name = method.__name__
+    def teardown_method(self, method):
+        assert method.__name__ == self.name
+    def test_b(self):
+        assert solve(self.base) == 2
+        assert self.name == "test_b"
+class TestOwnClass:
+    @classmethod
+    def setup_class(cls):
+        cls.base = solve(0)
+    def setup_method(self):
+        self.more = 1
+    def test_c(self):
+        assert solve(self.base + self.more) == 3
+"""
+    found = passed(sandbox, tests)
+    assert len(found) == 5
+    assert all(found.values())
+
+
+def test_only_one_set_up_of_a_module_runs_as_in_pytest(sandbox: Sandbox) -> None:
+    tests = """
+from mod import solve
+made = []
+def setUpModule():
+    made.append("unittest")
+def setup_module():
+    made.append("pytest")
+def test_a():
+    assert solve(1) == 2
+    assert made == ["unittest"]
+"""
+    assert all(passed(sandbox, tests).values())
+
+
 def test_methods_of_classes_are_tests(sandbox: Sandbox) -> None:
     tests = """
 import unittest, pytest, mod

@@ -1,4 +1,5 @@
 import time
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,9 @@ def test_each_run_takes_the_same_few_examples(own: int, expected: int) -> None:
     def run(number: int) -> None:
         seen.append(number)
 
-    namespace = {"test_a": run}
-    collector = Collector(namespace, Fixtures([namespace]))
+    module = ModuleType("tests")
+    vars(module)["test_a"] = run
+    collector = Collector(module, Fixtures([vars(module)]))
     [test] = collector.collect("test_a", [], has_end_check=True)
     collector.run(test)
     first = list(seen)
