@@ -13,6 +13,9 @@ from agents.se_darwin.edits.edit_space import definition_of
 from agents.se_darwin.search.evolution import Outcome
 from agents.se_darwin.tasks.evaluation import Evaluation
 
+_ESCAPES = {code: f"\\{code:03o}" for code in (*range(32), 127)}
+_ESCAPES |= {ord('"'): '\\"', ord("\\"): r"\\"}
+
 
 class EvolvedProgram(TypedDict):
     """The best program and its lineage; the keys are those of the original system's trajectories.
@@ -35,11 +38,26 @@ class EvolvedProgram(TypedDict):
 
 
 def unified_diff(before: str, after: str, path: str) -> str:
-    """Return the changes of the file *path* as a unified diff that ``patch -p1`` accepts."""
-    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{path}", f"b/{path}")
+    """Return the changes of the file *path* as a unified diff.
+
+    ``patch -p1`` and ``git apply`` accept it, also if *path* contains spaces or quotes.
+    """
+    names = _in_header(f"a/{path}"), _in_header(f"b/{path}")
+    lines = difflib.unified_diff(_lines(before), _lines(after), *names)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+
+
+def _in_header(name: str) -> str:
+    """*name* as git writes it after ``---``.
+
+    Quoted if it contains what the programs would not read otherwise; before a tab if it contains a
+    space, at which ``patch`` would end it.
+    """
+    written = name.translate(_ESCAPES)
+    quoted = name if written == name else f'"{written}"'
+    return f"{quoted}\t" if " " in name else quoted
 
 
 def _lines(text: str) -> list[str]:

@@ -28,6 +28,34 @@ def test_the_diff_applies_with_any_line_ending(written: str, tmp_path: Path) -> 
     assert (tmp_path / "f.py").read_bytes() == repaired.encode()
 
 
+@pytest.mark.parametrize("program", [("patch", "-p1"), ("git", "apply", "-")])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "my project/calc.py",
+        'sp ace\'s "q"/calc.py',
+        "back\\slash/calc.py",
+        "tab\there/calc.py",
+        "line\nend \x01\x7f/calc.py",
+        "Grüße/calc.py",
+        'Grüße "1"/calc.py',
+    ],
+)
+def test_the_diff_applies_to_a_file_of_any_name(
+    program: tuple[str, ...], path: str, tmp_path: Path
+) -> None:
+    file = tmp_path / path
+    file.parent.mkdir()
+    file.write_text("before\n")
+    diff = unified_diff("before\n", "after\n", path).encode()
+    subprocess.run(program, input=diff, cwd=tmp_path, check=True)
+    assert file.read_text() == "after\n"
+
+
+def test_the_diff_of_an_ordinary_name_shows_it_as_it_is() -> None:
+    assert unified_diff("a\n", "b\n", "x/é.py").startswith("--- a/x/é.py\n+++ b/x/é.py\n@@")
+
+
 def test_edits_are_described_by_the_lines_of_the_authors_text() -> None:
     code = "# head\n\ndef f(x, y):\n\n    return x - y\n"
     space = EditSpace(code, "f")
