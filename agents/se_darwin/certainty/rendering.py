@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import cmath
 import json
+import math
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
+from agents.se_darwin.certainty.canonical_python import as_python
 from agents.se_darwin.fork_server.wire import MESSAGE_MARK, Call, Message
 from agents.se_darwin.sandbox import Output
 
@@ -45,7 +50,7 @@ def render_arguments(output: Output) -> str:
 
 def _render_value(text: str) -> str:
     if not text.startswith(MESSAGE_MARK):
-        return text
+        return as_python(text)
     message: Message = json.loads(text.removeprefix(MESSAGE_MARK))
     return _Values(message).render(message["roots"][0])
 
@@ -101,8 +106,42 @@ def _bare(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+def _float(text: str) -> str:
+    value = float.fromhex(text)
+    return repr(value) if math.isfinite(value) else f"float('{value}')"
+
+
+def _complex(text: str) -> str:
+    return text if cmath.isfinite(complex(text)) else f"complex('{text.strip('()')}')"
+
+
+def _defaultdict(factory: str | None, items: list[str]) -> str:
+    return f"defaultdict({None if factory is None else _bare(factory)}, {_pairs(items)})"
+
+
+def _moment(kind: type[date | time], items: list[str]) -> str:
+    """A date, a time or both; *items* are its state as pickle writes it, and its time zone."""
+    state: bytes = ast.literal_eval(items[0])
+    text = _unqualified(kind(state))  # type: ignore[call-arg, arg-type]  # as unpickling calls it
+    return f"{text[:-1]}, tzinfo={items[1]})" if items[1:] else text
+
+
+def _timedelta(_: Any, items: list[str]) -> str:  # noqa: ANN401 - JSON
+    return _unqualified(timedelta(*map(int, items)))
+
+
+def _timezone(_: Any, items: list[str]) -> str:  # noqa: ANN401 - JSON
+    is_utc = items == [_unqualified(timedelta())]
+    return "timezone.utc" if is_utc else f"timezone({', '.join(items)})"
+
+
+def _unqualified(value: object) -> str:
+    return repr(value).removeprefix("datetime.")
+
+
 _INLINE: dict[str, Callable[[Any], str]] = {
-    "float": lambda text: repr(float.fromhex(text)),
+    "float": _float,
+    "complex": _complex,
     "int": lambda text: str(int(text, 16)),
     "bytes": lambda text: repr(bytes.fromhex(text)),
     "Decimal": lambda text: f"Decimal('{text}')",
@@ -118,8 +157,13 @@ _NODES: dict[str, Callable[[Any, list[str]], str]] = {
     "dict": lambda _, items: _pairs(items),
     "OrderedDict": lambda _, items: f"OrderedDict({_pairs(items)})",
     "Counter": lambda _, items: f"Counter({_pairs(items)})",
-    "defaultdict": lambda extra, items: f"defaultdict({extra}, {_pairs(items)})",
+    "defaultdict": _defaultdict,
     "bytearray": lambda extra, _: f"bytearray({bytes.fromhex(extra)!r})",
+    "date": lambda _, items: _moment(date, items),
+    "datetime": lambda _, items: _moment(datetime, items),
+    "time": lambda _, items: _moment(time, items),
+    "timedelta": _timedelta,
+    "timezone": _timezone,
     "instance": _instance,
     "named tuple": lambda extra, items: f"{_bare(extra)}({', '.join(items)})",
     "enum": lambda extra, _: f"{_bare(extra[0])}.{extra[1]}",
