@@ -52,7 +52,7 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     target: Annotated[str, typer.Argument(metavar="FILE::FUNCTION", help="What to repair.")],
     tests: Annotated[Path, typer.Option(help="A file of tests in the style of pytest.")],
     keyword: Annotated[
-        str, typer.Option("-k", help="Run only tests whose names match, as in pytest.")
+        str, typer.Option("-k", help="Run only tests that match, as in pytest.")
     ] = "",
     max_evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to run.")] = 20_000,
     timeout: Annotated[
@@ -99,6 +99,7 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         test_helpers=dict(files.helpers),
         test_aliases=dict(files.aliases),
         test_keyword=keyword,
+        test_path=files.path,
         record=not no_record,
         max_evaluations=max_evaluations,
         max_seconds=seconds,

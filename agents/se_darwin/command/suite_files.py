@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from agents.se_darwin.command.program_files import ProgramFiles
 from agents.se_darwin.command.target import BYTE_ORDER_MARK, parse, read
 from agents.se_darwin.sandbox.pytest_suite import HERE
+from infrastructure.agent_contract.command import CommandError
 
 _RELATIVE = re.compile(rb"from\s*(?:\.\s*)+(?:(?!import\b)[\w.]+\s*)?")
 _IMPORTED_BEFORE = frozenset((
@@ -39,12 +41,14 @@ class SuiteFiles:
 
     Attributes:
         code: The test module.
+        path: Path of the test module, from the working folder if it lies in it.
         conftests: Files ``conftest.py`` beside it and in the folders above, the farthest first.
         helpers: Modules beside it, or in the folders above, that it or a conftest file imports.
         aliases: Names by which they import modules of the program's own, with their real names.
     """
 
     code: str
+    path: str
     conftests: list[str] = field(default_factory=list)
     helpers: dict[str, str] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
@@ -58,11 +62,16 @@ class SuiteFiles:
             program: Files of the program; those of its own modules that the tests import are added.
 
         Raises:
-            CommandError: A file cannot be read, or is not Python.
+            CommandError: A file cannot be read or is not Python, or the test module is empty.
         """
         folders = _folders(path)
-        found = cls(code=_python(path, "the tests"))
+        found = cls(code=_python(path, "the tests"), path=_within_working_folder(path))
         trees = [ast.parse(found.code)]
+        if not trees[0].body:
+            raise CommandError(
+                f"{path} contains no tests: write functions `def test_...():` with plain asserts",
+                os.EX_DATAERR,
+            )
         for folder in reversed(folders):
             if (conftest := folder / "conftest.py").is_file():
                 found.conftests.append(_python(conftest, "the tests"))
@@ -111,6 +120,12 @@ def _folders(path: Path) -> list[Path]:
     if not folder.is_relative_to(working):
         return [folder]
     return [folder, *(each for each in folder.parents if each.is_relative_to(working))]
+
+
+def _within_working_folder(path: Path) -> str:
+    """*path* from the working folder; the file's name alone if it lies elsewhere."""
+    real, working = path.resolve(), Path.cwd()
+    return str(real.relative_to(working)) if real.is_relative_to(working) else path.name
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:

@@ -1,10 +1,13 @@
-"""Which functions of a test module are tests, and which of them a keyword selects."""
+"""Which functions of a test module are tests."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeGuard
+
+from agents.se_darwin.sandbox.keyword_selection import assigned, mark_names
 
 
 class PytestSuiteError(ValueError):
@@ -23,10 +26,57 @@ class PytestSuiteError(ValueError):
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def find_tests(
-    tree: ast.Module, helpers: Iterable[ast.Module] = ()
-) -> dict[str, tuple[FunctionNode, list[ast.stmt]]]:
-    """Tests of the module by name, in order, each with what its class has besides tests.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundTest:
+    """A test of the module.
+
+    Attributes:
+        node: Its function.
+        set_up: What its class has besides tests.
+        names: Names of its function, classes and marks, which a keyword may match.
+    """
+
+    node: FunctionNode
+    set_up: list[ast.stmt]
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Scope:
+    """The module, or a class in it.
+
+    Attributes:
+        prefix: Dotted name of the class and a dot.
+        set_up: What the class has besides tests.
+        names: Names of classes and marks.
+        variables: Variables of the modules.
+    """
+
+    prefix: str
+    set_up: list[ast.stmt]
+    names: frozenset[str]
+    variables: Mapping[str, ast.expr]
+
+    def inner(self, name: str, lineage: Sequence[ast.ClassDef]) -> _Scope:
+        """Scope of the class *name*, which inherits from the others of its *lineage*."""
+        set_up = [each for node in lineage for each in node.body if not _is_test(each)]
+        marks = [each for node in lineage for each in (*node.decorator_list, *_pytestmark(node))]
+        return _Scope(
+            prefix=f"{self.prefix}{name}.",
+            set_up=[*self.set_up, *set_up],
+            names=self.names | {name, *mark_names(marks, self.variables)},
+            variables=self.variables,
+        )
+
+    def test(self, node: FunctionNode) -> FoundTest:
+        """The test *node* of this scope."""
+        marks = mark_names(node.decorator_list, self.variables)
+        names = self.names | {node.name, *marks}
+        return FoundTest(node=node, set_up=self.set_up, names=names)
+
+
+def find_tests(tree: ast.Module, helpers: Iterable[ast.Module] = ()) -> dict[str, FoundTest]:
+    """Tests of the module by name, in order.
 
     Args:
         tree: The test module.
@@ -37,51 +87,22 @@ def find_tests(
     """
     known = [node for each in (*helpers, tree) for node in each.body]
     classes = {node.name: node for node in known if isinstance(node, ast.ClassDef)}
+    variables = assigned(known)
+    module = _Scope(
+        prefix="",
+        set_up=[],
+        names=frozenset(mark_names(_pytestmark(tree), variables)),
+        variables=variables,
+    )
     found = {
-        name: (node, set_up) for name, node, set_up in _tests_below(tree.body, "", [], classes)
+        f"{scope.prefix}{node.name}": scope.test(node)
+        for scope, node in _tests_below(tree.body, module, classes)
     }
     if not found:
         raise PytestSuiteError(
             "the tests contain no function `def test_...():`; write one with plain asserts"
         )
     return found
-
-
-def selector(keyword: str) -> Callable[[str], bool]:
-    """Whether a name matches *keyword*: parts of names with ``and``, ``or``, ``not`` and ``()``.
-
-    Raises:
-        PytestSuiteError: It is something else.
-    """
-    allowed = (
-        ast.Expression,
-        ast.BoolOp,
-        ast.And,
-        ast.Or,
-        ast.UnaryOp,
-        ast.Not,
-        ast.Name,
-        ast.Load,
-    )
-    try:
-        tree = ast.parse(keyword or "True", mode="eval")
-        wrong = keyword and not all(isinstance(node, allowed) for node in ast.walk(tree))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        wrong = True
-    if wrong:
-        raise PytestSuiteError(
-            f"{keyword!r} does not select tests: write parts of names with and, or, not and ()"
-        )
-
-    def matches(node: ast.expr, name: str) -> bool:
-        if isinstance(node, ast.BoolOp):
-            join = all if isinstance(node.op, ast.And) else any
-            return join(matches(each, name) for each in node.values)
-        if isinstance(node, ast.UnaryOp):
-            return not matches(node.operand, name)
-        return not isinstance(node, ast.Name) or node.id.lower() in name.lower()
-
-    return lambda name: matches(tree.body, name)
 
 
 def is_automatic(node: ast.stmt) -> bool:
@@ -106,23 +127,24 @@ def is_assert(node: ast.stmt) -> bool:
 
 
 def _tests_below(
-    body: list[ast.stmt],
-    prefix: str,
-    set_up: list[ast.stmt],
-    classes: Mapping[str, ast.ClassDef],
-) -> Iterator[tuple[str, FunctionNode, list[ast.stmt]]]:
+    body: list[ast.stmt], scope: _Scope, classes: Mapping[str, ast.ClassDef]
+) -> Iterator[tuple[_Scope, FunctionNode]]:
     for node in body:
         if isinstance(node, ast.ClassDef) and _is_test_class(lineage := _lineage(node, classes)):
             members: dict[str, ast.stmt] = {}  # a class replaces what its bases define
-            own: list[ast.stmt] = []
             for each in reversed(lineage):
                 members |= {test.name: test for test in each.body if _is_test(test)}
-                own += [other for other in each.body if not _is_test(other)]
             inner = [each for each in node.body if isinstance(each, ast.ClassDef)]
             found = [*members.values(), *inner]
-            yield from _tests_below(found, f"{prefix}{node.name}.", [*set_up, *own], classes)
+            yield from _tests_below(found, scope.inner(node.name, lineage), classes)
         elif _is_test(node):
-            yield f"{prefix}{node.name}", node, set_up
+            yield scope, node
+
+
+def _pytestmark(node: ast.Module | ast.ClassDef) -> list[ast.expr]:
+    """Value of ``pytestmark`` in a module or class, if it is assigned."""
+    marks = assigned(node.body).get("pytestmark")
+    return [] if marks is None else [marks]
 
 
 def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import PurePath
 
 from agents.se_darwin.fork_server.check import PASSED
 from agents.se_darwin.fork_server.given_modules import module_names
@@ -14,12 +15,13 @@ from agents.se_darwin.fork_server.suite_runner import CHECK_NAME
 from agents.se_darwin.sandbox.call_graph import names_that_reach, refers_to
 from agents.se_darwin.sandbox.execution import TestCase
 from agents.se_darwin.sandbox.found_tests import (
+    FoundTest,
     PytestSuiteError,
     find_tests,
     is_assert,
     is_automatic,
-    selector,
 )
+from agents.se_darwin.sandbox.keyword_selection import KeywordError, selector
 
 _CONTEXT_NAME = "__checking__"
 HERE = "__here__"  # the package of `from . import module`
@@ -33,9 +35,9 @@ class TestSources:
         code: The test module.
         conftests: Files ``conftest.py``, the farthest first.
         helpers: Other modules of the tests' own, by the name that imports them.
-        keyword: Expression that the names of the tests to run match, as ``-k`` of pytest; empty
-            for all.
+        keyword: Expression that the tests to run match, as ``-k`` of pytest; empty for all.
         aliases: Names by which they import modules of the program's own, with their real names.
+        path: Path of the test module from the working folder, whose parts *keyword* may name.
     """
 
     __test__ = False  # pytest must not collect it
@@ -45,6 +47,7 @@ class TestSources:
     helpers: Mapping[str, str] = field(default_factory=dict)
     keyword: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,6 @@ class PytestSuite:
             found, others = _imports(each, module, own_modules)
             names += found
             modules |= others
-        selected = selector(tests.keyword)
         if not names and not program.own_modules:
             raise PytestSuiteError(
                 f"the tests do not import the program: write `from {module} import ...` in them"
@@ -144,10 +146,9 @@ class PytestSuite:
         )
         always = refers_to(automatic, callers)
         chosen = {
-            name: node
-            for name, (node, set_up) in find_tests(tree, helper_trees.values()).items()
-            if selected(name)
-            if always or any(refers_to(each, callers) for each in (node, *set_up))
+            name: test.node
+            for name, test in _selected(tests, find_tests(tree, helper_trees.values())).items()
+            if always or any(refers_to(each, callers) for each in (test.node, *test.set_up))
         }
         if not chosen:
             named = f" of those that match {tests.keyword!r}" if tests.keyword else ""
@@ -224,6 +225,26 @@ def _parse(source: str, what: str) -> ast.Module:
     except (SyntaxError, ValueError) as error:
         are = "are" if what == "the tests" else "is"
         raise PytestSuiteError(f"{what} {are} not Python: {error}") from None
+
+
+def _selected(tests: TestSources, found: Mapping[str, FoundTest]) -> dict[str, FoundTest]:
+    """Those of the tests *found* that the keyword of *tests* selects.
+
+    Raises:
+        PytestSuiteError: It is not an expression, or selects no test.
+    """
+    try:
+        is_selected = selector(tests.keyword)
+    except KeywordError as error:
+        raise PytestSuiteError(str(error)) from None
+    places = PurePath(tests.path).parts
+    selected = {name: test for name, test in found.items() if is_selected({*places, *test.names})}
+    if not selected:
+        raise PytestSuiteError(
+            f"no test matches -k {tests.keyword!r}: write a part of the name of a test, a class, a "
+            "mark or the test file (ids of parametrize do not count)"
+        )
+    return selected
 
 
 def _name_in_calls(function: str) -> str:

@@ -164,7 +164,8 @@ class EvolutionRequest(BaseModel):
             `agents.se_darwin.sandbox.PytestSuite`.
         conftests: Sources of the conftest files of *test_code*, the farthest first.
         test_helpers: Sources of further modules that *test_code* imports, by name.
-        test_keyword: Expression that the names of the tests to run match, as ``-k`` of pytest.
+        test_keyword: Expression that the tests to run match, as ``-k`` of pytest.
+        test_path: Path of the file of *test_code*, whose parts *test_keyword* may name.
         module: Dotted name of the module of *code*.
         own_modules: Sources of modules of its own that *code* imports, by dotted name; that of a
             package as ``package.__init__``.
@@ -194,6 +195,7 @@ class EvolutionRequest(BaseModel):
     conftests: tuple[str, ...] = ()
     test_helpers: dict[str, str] = Field(default_factory=dict)
     test_keyword: str = ""
+    test_path: str = ""
     module: str = "program"
     own_modules: dict[str, str] = Field(default_factory=dict)
     test_aliases: dict[str, str] = Field(default_factory=dict)
@@ -310,7 +312,12 @@ class EvolutionRequest(BaseModel):
         if not self.test_code:
             return None
         tests = TestSources(
-            self.test_code, self.conftests, self.test_helpers, self.test_keyword, self.test_aliases
+            code=self.test_code,
+            conftests=self.conftests,
+            helpers=self.test_helpers,
+            keyword=self.test_keyword,
+            aliases=self.test_aliases,
+            path=self.test_path,
         )
         return PytestSuite.prepare(tests, self._program, self.function)
 

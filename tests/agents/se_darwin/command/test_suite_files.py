@@ -160,3 +160,21 @@ def test_relative_imports_of_a_package_name_it(folder: Path) -> None:
         "    Base)\nfrom tests.importing import near\n"
         "from tests.importing.near import near as other"
     )
+
+
+@pytest.mark.parametrize("source", ["", "\n", "# to be written\n"])
+def test_a_test_file_without_tests_is_refused_by_name(folder: Path, source: str) -> None:
+    write(folder, tests__test_a=source)
+    with pytest.raises(CommandError, match=r"^tests/test_a\.py contains no tests: ") as caught:
+        SuiteFiles.read(Path("tests/test_a.py"), program())
+    assert caught.value.exit_code == WRONG_DATA
+
+
+def test_the_path_of_the_tests_starts_at_the_working_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, tests__test_a="import prices")
+    assert SuiteFiles.read(folder / "tests" / "test_a.py", program()).path == "tests/test_a.py"
+    (folder / "work").mkdir()
+    monkeypatch.chdir(folder / "work")
+    assert SuiteFiles.read(Path("../tests/test_a.py"), program()).path == "test_a.py"

@@ -46,7 +46,8 @@ def test_a():
         ("test_a or Rest", "abc"),
         ("TEST_A", "a"),
         ("not a and (test_b or x)", "b"),
-        ("nothing", "no test of those that match 'nothing' calls solve"),
+        ("nothing", "no test matches -k 'nothing': write a part"),
+        ("other", "no test of those that match 'other' calls solve"),
         ("a b", "does not select tests"),
         ("f(x)", "does not select tests"),
         ("(" * 500, "does not select tests"),
@@ -54,6 +55,7 @@ def test_a():
 )
 def test_a_keyword_selects_tests_by_name(sandbox: Sandbox, keyword: str, names: str) -> None:
     tests = "import mod\ndef test_a(): mod.solve(1)\nclass TestRest:\n"
+    tests += "    def test_other(self): pass\n"
     tests += "".join(f"    def test_{each}(self): mod.solve(1)\n" for each in "bc")
     sources = TestSources(tests, keyword=keyword)
     if len(names) > 3:
