@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -78,15 +79,18 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     """Repair FUNCTION of FILE: print a diff that passes TESTS.
 
     Candidates run in a sandbox only. FILE is not changed: pipe the output into "patch -p1".
-    Exit code 0: repaired; 1: not; 75: interrupted; others: nothing was tried, and why.
+    Exit code 0: repaired; 1: not; 74: the result was not written; 75: interrupted; others:
+    nothing was tried, and why.
     After an interrupt the best program so far is shown; the candidates run are recorded.
     """
     if ranker not in RANKERS:
         raise typer.BadParameter(
             f"{ranker!r} is not one of {', '.join(RANKERS)}", param_hint="--ranker"
         )
+    if sys.__stdout__ is None:
+        raise CommandError("stdout is closed, so no diff could be printed", os.EX_IOERR)
     found = RepairTarget.read(target)
-    program = ProgramFiles.read(found.folder / found.path, found.code)
+    program = ProgramFiles.read(found.program, found.code)
     files = SuiteFiles.read(tests, program)
     result = _repair(
         context,
@@ -108,10 +112,11 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         seed=seed,
         timeout_seconds=timeout,
     )
-    if context.as_json:
-        context.print_json(result.model_dump(mode="json"))
-    else:
-        _print(result, found.folder)
+    with _writing_to_stdout():
+        if context.as_json:
+            context.print_json(result.model_dump(mode="json"))
+        else:
+            _print(result, found.folder)
     if result.ended == "stopped":
         raise CommandError("interrupted: the program was not changed", os.EX_TEMPFAIL)
     raise typer.Exit(0 if result.success and result.best_trajectory.edits else 1)
@@ -223,6 +228,23 @@ def _start_child(answers: int, stdin: TextIO) -> subprocess.Popen[bytes]:
             f"this user cannot start the interpreter {sys.executable}: {error.strerror}. Install "
             "Python and genesis-fp16 where this user may read them, or run as another user",
             os.EX_NOPERM,
+        ) from None
+
+
+@contextmanager
+def _writing_to_stdout() -> Iterator[None]:
+    """Let the block print the result.
+
+    Raises:
+        CommandError: It cannot be written, for example because the disk is full.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # the reader has closed the pipe; the program ends silently
+        raise
+    except OSError as error:
+        raise CommandError(
+            f"the result cannot be written to stdout: {error.strerror}", os.EX_IOERR
         ) from None
 
 

@@ -42,14 +42,15 @@ class ProgramFiles:
     def read(cls, program: Path, code: str) -> ProgramFiles:
         """Read what the file *program*, whose text is *code*, imports directly and indirectly.
 
+        The module has the name of *program*, also if that is a link to a file of another name.
         A package is a folder with ``__init__.py``, or one that a relative import of *code* needs.
 
         Raises:
             CommandError: A file cannot be read, is not Python, or there are too many.
         """
-        file, tree = program.resolve(), ast.parse(code)
-        is_package = file.name == "__init__.py"
-        folder, parts = (file.parent, list[str]()) if is_package else (file.parent, [file.stem])
+        place, tree = program.parent.resolve() / program.name, ast.parse(code)
+        is_package = place.name == "__init__.py"
+        folder, parts = place.parent, list[str]() if is_package else [place.stem]
         levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         needed = max(levels, default=0)
         while folder.name and (
@@ -58,9 +59,9 @@ class ProgramFiles:
             parts.insert(0, folder.name)
             folder = folder.parent
         working = Path.cwd()
-        above = [each for each in file.parents if each.is_relative_to(working)]
-        roots = list(dict.fromkeys([folder, file.parent, *above]))
-        found = cls(name=".".join(parts), file=file, roots=roots)
+        above = [each for each in place.parents if each.is_relative_to(working)]
+        roots = list(dict.fromkeys([folder, place.parent, *above]))
+        found = cls(name=".".join(parts), file=place.resolve(), roots=roots)
         for count in range(1, len(parts)):
             found.include(".".join(parts[:count]))
         for name in _imports(tree, found.name, is_package=is_package):

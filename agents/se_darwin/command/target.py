@@ -24,12 +24,14 @@ class RepairTarget:
     Attributes:
         code: Text of the file with its own line ends.
         function: Name of the function, at the top level of the file, or ``Class.method``.
+        program: The file under the name by which the tests import it; it may be a link.
         path: Path of the file in a diff, relative to *folder*.
         folder: Folder in which to apply the diff: the working folder if the file lies in it.
     """
 
     code: str
     function: str
+    program: Path
     path: str
     folder: Path
 
@@ -68,6 +70,7 @@ class RepairTarget:
         return cls(
             code=code,
             function=function,
+            program=program,
             path=str(real.relative_to(folder)),
             folder=folder,
         )

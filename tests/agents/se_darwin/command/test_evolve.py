@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -253,3 +254,22 @@ def test_a_killed_command_leaves_no_process(endless: Popen) -> None:
     endless.wait(timeout=300)
     assert children
     assert psutil.wait_procs(children, timeout=120)[1] == []
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", "--json >/dev/full", ">&-"])
+def test_a_result_that_cannot_be_written_is_an_error_on_one_line(redirection: str) -> None:
+    command = f"'{PROGRAM}' evolve {' '.join(TARGET)} --no-record {redirection}"
+    run = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert run.returncode == os.EX_IOERR
+    assert re.fullmatch(r"genesis-fp16: .*stdout.*\n", run.stderr), run.stderr
+
+
+def test_a_linked_program_has_the_name_of_the_link(folder: Path) -> None:
+    (folder / "real").mkdir()
+    (folder / "prices.py").rename(folder / "real" / "prices_1.py")
+    (folder / "prices.py").symlink_to("real/prices_1.py")
+    result = CliRunner().invoke(app, ["evolve", *TARGET, "--no-record"])
+    assert result.exit_code == 0, result.output
+    subprocess.run(["patch", "-p1"], input=result.stdout, text=True, check=True)
+    assert ">= threshold" in (folder / "real" / "prices_1.py").read_text()
+    assert (folder / "prices.py").is_symlink()

@@ -101,3 +101,13 @@ def test_too_many_modules_are_refused(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_a_relative_import_beyond_the_disk_is_left_to_python(folder: Path) -> None:
     dots = "." * 40
     assert read(folder, "prices.py", prices=f"from {dots}x import y").sources == {}
+
+
+def test_a_link_in_a_package_is_a_module_of_it(folder: Path) -> None:
+    (folder / "real.py").write_text("from .tax import rate")
+    (folder / "shop").mkdir()
+    (folder / "shop" / "prices.py").symlink_to("../real.py")
+    found = read(folder, "shop/prices.py", shop__INIT="", shop__tax="")
+    assert found.name == "shop.prices"
+    assert found.file == (folder / "real.py").resolve()
+    assert found.sources.keys() == {"shop.__init__", "shop.tax"}
