@@ -17,6 +17,7 @@ from typing import TypedDict
 
 from .check import PASSED, Check
 from .collector import Collector, Test
+from .failure_place import failure_place
 from .fixtures import Fixtures, UnsupportedTestError
 from .function_proxy import CandidateLostError, FunctionProxy
 from .given_modules import (
@@ -221,6 +222,8 @@ class SuiteRunner:
 
         Yields:
             ``["ends", test, why, ""]`` if the test itself ends the process or its own run;
+            ``["raises", test, where, ""]`` if it failed outside of all checks; *where* is empty if
+            that is not in the tests;
             ``["handled", test, why, file]`` if it, or the program, handled the error with which the
             sandbox refused something: a *file*, or anything else if that is empty.
         """
@@ -234,6 +237,8 @@ class SuiteRunner:
                 is_failed = not self._is_skip(error)
                 if how := own_end(error, self._sources):
                     yield ["ends", test.function, how, ""]
+                elif is_failed and not any(check.failure for check in self._checks):
+                    yield ["raises", test.function, failure_place(error, self._sources), ""]
             if is_failed or any(check.failure for check in self._checks):
                 for why, file in refused.items():
                     handled = f"{why} (the error is handled there)"

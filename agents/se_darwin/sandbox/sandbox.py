@@ -244,9 +244,10 @@ class Sandbox:
         """Run *suite* with *source*; return tests that fail, and may fail with every program.
 
         Returns:
-            ``ends`` if the test itself ends the process or its run, or ``handled`` if it or the
-            program handled what the sandbox refused; name of the test; why, in words; and the name
-            of the file that was refused, empty for anything else.
+            ``ends`` if the test itself ends the process or its run, ``raises`` if it failed outside
+            of all checks, or ``handled`` if the test or the program handled what the sandbox
+            refused; name of the test; why, or where, in words; and the name of the file that was
+            refused, empty for anything else.
         """
         request = {
             **self._request([source], function, limits.times(4)),
@@ -254,7 +255,8 @@ class Sandbox:
             "task": "watch",
             "within": True,
         }
-        lines = [line for line in self._messages(request) if line[:1] in (["ends"], ["handled"])]
+        kinds = ("ends", "raises", "handled")
+        lines = [line for line in self._messages(request) if line and line[0] in kinds]
         return [(line[0], *map(str, line[1:])) for line in lines if len(line) == 4]
 
     def _run(self, request: Mapping[str, Any], count: int) -> list[Execution]:

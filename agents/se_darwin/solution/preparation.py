@@ -56,7 +56,7 @@ def prepare_task(
         [given] = task.within.evaluate(sandbox, [program], coverage=True)
     if task.suite is not None:
         task, given = _without_unfit(task, task.suite, given, sandbox, most)
-    _check_reached(given, task)
+    _check_reached(given, task, sandbox, most)
     task = replace(task, given=given)
     within = in_one_process or not _runs_apart(task, sandbox, given)
     return task.within if within else task
@@ -117,7 +117,9 @@ def _without_unfit(
         for kind, test, why, file in watched:
             if kind == "ends":
                 unfit.setdefault(test, why)
-            elif not file or _exists(Path(file.removeprefix(PROJECT_FOLDER))):
+            elif kind == "handled" and (
+                not file or _exists(Path(file.removeprefix(PROJECT_FOLDER)))
+            ):
                 handled[test] = why
     if handled:
         try:
@@ -164,7 +166,7 @@ def _runs_apart(task: RepairTask, sandbox: Sandbox, given: Evaluation) -> bool:
     return all(each is None or (each.kind != "strange" and a == b) for each, a, b in pairs)
 
 
-def _check_reached(given: Evaluation, task: RepairTask) -> None:
+def _check_reached(given: Evaluation, task: RepairTask, sandbox: Sandbox, most: Limits) -> None:
     """Refuse a suite whose results do not depend on the function.
 
     Raises:
@@ -177,9 +179,10 @@ def _check_reached(given: Evaluation, task: RepairTask) -> None:
         return
     for test, output in zip(task.tests, outputs, strict=True):
         if output is not None and output.kind == "raise":
+            check = str(test.arguments[0])
+            place = _failure_place(check, task, task.suite, sandbox, most)
             raise ValueError(
-                f"no test calls {task.function}: {test.arguments[0]} raises {output.text} before "
-                "it does"
+                f"no test calls {task.function}: {check} raises {output.text} before it does{place}"
             )
     left_out = "; ".join(task.suite.left_out)
     raise ValueError(
@@ -187,6 +190,17 @@ def _check_reached(given: Evaluation, task: RepairTask) -> None:
         if left_out
         else f"no test calls {task.function}; add a test that does"
     )
+
+
+def _failure_place(
+    check: str, task: RepairTask, suite: PytestSuite, sandbox: Sandbox, most: Limits
+) -> str:
+    """Where in the tests *check* fails, in words; empty if it fails in its own assert."""
+    test = check.partition(",")[0].partition("[")[0]
+    limits = task.limits or most
+    watched = sandbox.watch(task.space.source, suite, function=task.function, limits=limits)
+    places = [where for kind, name, where, _ in watched if (kind, name) == ("raises", test)]
+    return next((f", in {where}" for where in places if where), "")
 
 
 def _measured_limits(task: RepairTask, sandbox: Sandbox, most: Limits) -> Limits:

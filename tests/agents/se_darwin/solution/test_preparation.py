@@ -388,3 +388,24 @@ def test_others(kept):
             "test_beside uses the file tests/data/in.txt.seen"
         ]
         assert task.suite.within
+
+
+@pytest.mark.parametrize(
+    ("set_up", "place"),
+    [
+        ("def setup_module(module):\n    module.x.y = 1\n", "setup_module: .* no attribute 'x'"),
+        (
+            "def setup_function():\n    int('a')\n",
+            r"setup_function: invalid literal for int\(\) with base 10: 'a'",
+        ),
+        (
+            "class E(Exception):\n    __str__ = None\ndef setup_module():\n    raise E\n",
+            "setup_module$",
+        ),
+    ],
+)
+def test_a_failing_set_up_is_named(sandbox: Sandbox, set_up: str, place: str) -> None:
+    tests = f"from program import solve\n{set_up}def test_a():\n    assert solve(1) == 2\n"
+    request = EvolutionRequest(code=CODE, function="solve", test_code=tests)
+    with pytest.raises(ValueError, match=rf"test_a.* raises \w+ before it does, in {place}"):
+        request.task(sandbox, 5.0)
