@@ -15,6 +15,7 @@ import pytest
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.prior import PRIOR_FOLDER
 from agents.se_darwin.settings import SEDarwinSettings
+from agents.se_darwin.solution.recording import MOST_RECORDED
 from agents.se_darwin.solution.request import SearchProgress
 from agents.se_darwin_agent import SEDarwinAgent
 from infrastructure.agent_contract import Agent, RunContext, Transition
@@ -171,7 +172,7 @@ def test_the_published_model_ranks_the_candidates(context: RunContext) -> None:
         recorded = list(ReplayBuffer(folder / "replay").read())
         searched = sum(each["trajectories"] for each in answer["iterations"])
         compared = answer["certainty"]["candidates"] if answer["success"] else 0
-        assert len(recorded) == searched + compared
+        assert min(searched + compared, MOST_RECORDED) <= len(recorded) <= searched + compared
         assert {transition.group for transition in recorded} == {"program.area"}
         assert all(target_problem(SPEC, transition) is None for transition in recorded)
 

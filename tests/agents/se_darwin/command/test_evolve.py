@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agents.se_darwin.command.evolve import _run_child
+from agents.se_darwin.solution.recording import MOST_RECORDED
 from genesis_fp16.cli.app import app
 from genesis_fp16.plugins import UnknownAgentError
 from infrastructure.agent_contract.command import CommandContext, CommandError
@@ -191,13 +192,14 @@ def test_what_was_run_is_recorded_where_it_can_be(
     recorded = list(ReplayBuffer(replay).read())
     run = sum(each["trajectories"] for each in answer["iterations"])
     run += answer["certainty"]["candidates"]
-    assert len(recorded) == (run if said == "recorded: " else 0)
+    is_recorded = said == "recorded: "
+    assert min(run, MOST_RECORDED) * is_recorded <= len(recorded) <= run * is_recorded
     assert genesis.exists() == (home is not None)
     for transition in recorded:
         assert transition.group == "prices.total"
         assert transition.propensity is not None
         assert "hidden_pass_rate" not in transition.info
-    assert sum(transition.terminated for transition in recorded) == (said == "recorded: ")
+    assert any(transition.terminated for transition in recorded) == is_recorded
 
 
 def test_a_home_of_another_user_is_left_alone(
