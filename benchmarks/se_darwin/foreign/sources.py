@@ -13,6 +13,7 @@ from benchmarks.se_darwin.foreign.written_bugs import written_bugs
 SOURCES: Mapping[str, Callable[[], list[ForeignBug]]] = {
     "handwritten": handwritten_bugs,
     "practice": partial(written_bugs, "practice"),
+    "workplace": partial(written_bugs, "workplace"),
     "written": written_bugs,
     **{source: partial(read_built, source) for source in MANIFESTS},
 }

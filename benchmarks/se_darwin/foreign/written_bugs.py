@@ -1,11 +1,13 @@
-"""The bugs of the folders ``written`` and ``practice``: functions written and broken by hand.
+"""The bugs of the folders ``written``, ``workplace`` and ``practice``: written and broken by hand.
 
 ``practice`` is there to develop on: its author knows the agent, but wrote the bugs before looking
-at which edits they need. The author of ``written`` did not know the agent, what it can edit, nor
-how it fares on them: 48 have one fault, 12 have two that belong together; each of 24 classes of
-faults occurs three times. Every file holds one bug: three fields (function, fault classes, fault)
-and four texts under ``===`` headings. The expected values of the hidden tests were computed by
-the right program.
+at which edits they need. The author of ``workplace`` knew neither the agent nor its edits, and
+broke 36 programs of everyday business as people do, 28 in one place and 8 in two. The author of
+``written`` did not know the agent, what it can edit, nor how it fares on them: 48 have one fault,
+12 have two that belong together; each of 24 classes of faults occurs three times. Every file holds
+one bug: three fields (function, fault classes, fault) and four texts under ``===`` headings. The
+expected values of the hidden tests of ``written`` and ``practice`` were computed by the right
+program.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def read_written(source: str = "written") -> list[WrittenBug]:
     """Return the bugs with what is wrong in them, in the order of their names.
 
     Args:
-        source: ``written`` or ``practice``, the name of the folder.
+        source: ``written``, ``workplace`` or ``practice``, the name of the folder.
     """
     return [_read(file, source) for file in sorted((_FOLDER / source).glob("*.txt"))]
 

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+from benchmarks.se_darwin.foreign.trial import problem_of
 from benchmarks.se_darwin.foreign.written_bugs import read_written, written_bugs
 
 Outcomes = Callable[[str, str], list[bool]]
@@ -43,6 +44,14 @@ def test_right_programs_pass_all_tests_and_wrong_ones_do_not(
         assert all(outcomes(bug.right_code, bug.hidden_test_code)), bug.name
         assert not all(outcomes(bug.code, bug.test_code)), bug.name
         assert not all(outcomes(bug.code, bug.hidden_test_code)), bug.name
+
+
+@pytest.mark.process
+def test_programs_of_the_workplace_are_bugs_in_the_sandbox() -> None:
+    bugs = written_bugs("workplace")
+    assert len(bugs) == 36
+    problems = {bug.name: problem_of(bug) for bug in bugs[::6]}
+    assert not any(problems.values()), problems
 
 
 def test_each_function_is_in_its_program() -> None:
