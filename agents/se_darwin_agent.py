@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from pydantic import BaseModel
@@ -254,13 +255,14 @@ class SEDarwinAgent(WorldModelAgent):
                     search.best = await asyncio.to_thread(evolution.minimise, search.found)
                 search.count(evolution)
                 if search.best.fixed and search.best.edits:
+                    seconds = _assessment_seconds(request, started)
                     assessor = Assessor(
                         task=task,
                         sandbox=sandbox,
                         ranker=ranker,
                         seed=request.seed,
-                        seconds=_assessment_seconds(request, started),
-                        stop=request.stop or (lambda: False),
+                        seconds=seconds,
+                        stop=_reporting_stop(evolution, request, time.monotonic() + seconds),
                         uses_docstring=request.docstring,
                     )
                     assessment = await asyncio.to_thread(assessor.assess, evolution, search.best)
@@ -342,6 +344,20 @@ def _assessment_seconds(request: EvolutionRequest, started: float) -> float:
     """Most seconds of the assessment: its own limit, or what is left of the request's time."""
     left = started + (request.max_seconds or math.inf) - time.monotonic()
     return max(0.0, min(ASSESSMENT_SECONDS, left))
+
+
+def _reporting_stop(
+    evolution: Evolution, request: EvolutionRequest, ends: float
+) -> Callable[[], bool]:
+    """Return the request's stop, which also reports the progress of what *ends* at that time."""
+
+    def stop() -> bool:
+        if request.on_progress is not None:
+            left = max(0.0, ends - time.monotonic())
+            request.on_progress(replace(_progress(evolution, request, 0.0), seconds_left=left))
+        return request.stop is not None and request.stop()
+
+    return stop
 
 
 def _progress(evolution: Evolution, request: EvolutionRequest, seconds: float) -> SearchProgress:

@@ -326,6 +326,17 @@ def test_a_repair_against_the_docstring_is_not_claimed(docstring: bool) -> None:
 
 
 @pytest.mark.process
+def test_the_caller_is_told_how_far_the_look_for_other_repairs_is() -> None:
+    seen: list[SearchProgress] = []
+    request = {"code": BROKEN, "function": "area", "tests": TESTS, "on_progress": seen.append}
+    answer = asyncio.run(SEDarwinAgent().evolve_solution("", request))
+    assert answer["success"]
+    assert seen[-1].passed == seen[-1].checks
+    assert seen[-1].evaluations > answer["pool_statistics"]["evaluations"]
+    assert 0.0 <= seen[-1].seconds_left <= 20.0
+
+
+@pytest.mark.process
 def test_the_caller_is_told_how_far_the_search_is() -> None:
     seen: list[SearchProgress] = []
     request = SQUARE | {"max_evaluations": 16, "ranker": "random", "on_progress": seen.append}

@@ -184,12 +184,11 @@ class _Search:
         if not self._shows_progress or now < self._due:
             return
         self._due, self._drawn = now + _REDRAW_SECONDS, True
-        line = (
-            f"{progress.evaluations} of {progress.max_evaluations} candidates, best "
-            f"{progress.passed} of {progress.checks} checks, at most {progress.seconds_left:.0f} s "
-            "left"
-        )
-        self._draw(line)
+        done = f"{progress.evaluations} of {progress.max_evaluations} candidates, best "
+        done += f"{progress.passed} of {progress.checks} checks"
+        if progress.passed == progress.checks:
+            done = f"repaired; looking for other repairs: {progress.evaluations} candidates"
+        self._draw(f"{done}, at most {progress.seconds_left:.0f} s left")
 
     def clear(self) -> None:
         """Remove the line."""
