@@ -11,7 +11,7 @@ from agents.se_darwin.edits.edit import Proposal, Site
 
 _BETWEEN = (" ", ", ", "-", ": ", ":", "/")
 _SPECS = (".2f", "02d", ",")
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"(?<!\d)\d{1,4}(?!\d)")
 _DIRECTIVE = re.compile(r"%[a-zA-Z]")
 _MAX_TEXT = 60
 _MODES = ("r", "w", "a", "x", "rb", "wb", "ab")

@@ -34,3 +34,8 @@ def test_texts_with_a_structure_are_edited(
 def test_a_format_with_fields_of_its_own_is_left() -> None:
     edits = EditSpace("def solve(a, b):\n    return f'{a:>{b}}'", "solve").edits
     assert not [each for each in edits if each.old.startswith("field :>")]
+
+
+def test_a_format_of_a_huge_width_is_left() -> None:
+    edits = EditSpace("def solve(a):\n    return f'{a:" + 5000 * "9" + "}'", "solve").edits
+    assert [each.new for each in edits if each.old.startswith("field :")] == [":"]
