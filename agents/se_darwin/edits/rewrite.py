@@ -191,7 +191,7 @@ class _Rewriter:
         if below is not None:
             return below
         if isinstance(slot[0], ast.JoinedStr | ast.FormattedValue) and slot[1] != "value":
-            return None  # a part of an f-string that is no expression
+            return None  # the text or the format of an f-string
         if isinstance(old, ast.expr | ast.stmt) and isinstance(new, ast.expr | ast.stmt):
             return [_Change(slot=slot, old=old, new=new)]
         return None

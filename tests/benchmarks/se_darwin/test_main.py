@@ -20,7 +20,7 @@ SHORT = (  # functions of which each bug has some 200 candidates
 )
 TINY = Effort(
     functions=len(SHORT),
-    bugs_each=1,
+    bugs_each=3,
     foreign=1,
     written=1,
     two_edits=1,
