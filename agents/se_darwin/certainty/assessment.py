@@ -38,8 +38,7 @@ REPLAY_SECONDS = 1.0
 MAX_CANDIDATES = 400
 """Maximum number of candidates of the search for other repairs, at first."""
 CONFIRMING_CANDIDATES = 3000
-"""Maximum number of them if all repairs found do the same: it takes many to find one that differs.
-"""
+"""Maximum number of them if all repairs found do the same; many are needed to find a rare rival."""
 SINGLE_EDITS = 200
 """Number of candidates of that search if the first repair took fewer."""
 SEARCH_SHARE = 0.6
@@ -156,9 +155,7 @@ class Assessor:
         if not rivals.is_cut and len(set(map(pattern, comparison.behaviours))) == 1:
             searched = rivals.repairs
             more = search(rivals, max(CONFIRMING_CANDIDATES, rivals.candidates))
-            rivals = replace(
-                more, is_cut=False
-            )  # enough were run; these are as many as time allows
+            rivals = replace(more, is_cut=False)  # the first part of the search was whole
             if rivals.repairs != searched:
                 comparison = self._compare(root, rivals.repairs, recorded, began)
         inputs, behaviours = comparison.inputs, comparison.behaviours

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import Result
 
 from genesis_fp16.daemon.operator import RunEndedError
-from genesis_fp16.domain.attempt import attempt_folder
+from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
@@ -119,15 +119,21 @@ def test_run_is_shown_with_its_attempts_and_precision(
     )
 
 
-def test_of_many_changes_in_a_fleet_the_newest_are_shown(
-    ask: Ask, ask_json: Callable[..., object], store: Store
-) -> None:
+def begin_run(store: Store) -> tuple[Run, Attempt, Path]:
+    """A run, its first attempt, and the path of its events."""
     run = store.enqueue("b", first_seed=1)
     attempt = store.begin_attempt(run.id, "incarnation")
     assert attempt is not None
     folder = attempt_folder(load_settings().home, attempt)
     folder.mkdir(parents=True)
-    with EventWriter(folder / "events.ndjson") as emit:
+    return run, attempt, folder / "events.ndjson"
+
+
+def test_of_many_changes_in_a_fleet_the_newest_are_shown(
+    ask: Ask, ask_json: Callable[..., object], store: Store
+) -> None:
+    run, _, events = begin_run(store)
+    with EventWriter(events) as emit:
         for number in range(30):
             fields = {"reason": f"change {number}"}
             emit(Notice(level="info", event="fleet_changed", fields=fields))
@@ -142,12 +148,8 @@ def test_of_many_changes_in_a_fleet_the_newest_are_shown(
 def test_a_run_under_way_tells_what_its_worker_does(
     ask: Ask, ask_json: Callable[..., object], store: Store
 ) -> None:
-    run = store.enqueue("b", first_seed=1)
-    attempt = store.begin_attempt(run.id, "incarnation")
-    assert attempt is not None
-    folder = attempt_folder(load_settings().home, attempt)
-    folder.mkdir(parents=True)
-    with EventWriter(folder / "events.ndjson") as emit:
+    run, attempt, events = begin_run(store)
+    with EventWriter(events) as emit:
         emit(PhaseStarted(phase="collect"))
         [shown] = ask_json("runs", "show", run.id)["attempts"]
         assert shown["activity"] == "collecting"
