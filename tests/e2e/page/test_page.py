@@ -230,6 +230,12 @@ def test_hostile_text_stays_text(site: Site, browser: Browser) -> None:
         assert "Not Found" in browser.text("h1")
 
 
+def test_an_ended_run_without_steps_promises_none(site: Site, browser: Browser) -> None:
+    browser.open(f"/runs/{site.newest_run('hostile')}")
+    assert "failed" in browser.text(".head")
+    assert browser.text("#no-steps") == "No step is recorded."
+
+
 def test_forged_changes_are_refused(site: Site, browser: Browser) -> None:
     before, cookie = site.changes(), _cookie(browser)
     ours, form = {"Origin": site.url}, {"reason": "forged", "precision": "fp32"}
