@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from infrastructure.events import Event
+from infrastructure.events.bounds import out_of_bounds
 from infrastructure.events.event import Evaluated, Notice, Published, StepStats
 
 MAX_STEPS_PER_SECOND = 100_000  # the Python code of one step alone takes longer than 10 us
@@ -16,54 +15,6 @@ SLACK_SECONDS = 10.0  # beyond the attempt's age: rounds of the loop, and clocks
 MAX_NAMES = 200  # metrics of an event or of a run
 MAX_NAME_LENGTH = 100
 MAX_FIELDS = 20  # of a notice
-MAX_STEPS = 2**31 - 1  # what the database's integers hold
-_MAX_COUNT = 2**53
-_MAX_FLOAT = sys.float_info.max
-
-_HIGHEST: Mapping[str, Mapping[str, float]] = {  # by kind and field; the lowest is 0
-    "started": {"pid": MAX_STEPS},
-    "progress": {"done": _MAX_COUNT, "total": _MAX_COUNT},
-    "precision_changed": {"step": MAX_STEPS, "loss_scale": _MAX_FLOAT},
-    "step_stats": {
-        "step": MAX_STEPS,
-        "total_steps": _MAX_COUNT,
-        "epoch": _MAX_COUNT,
-        "applied": MAX_STEPS,
-        "overflow": MAX_STEPS,
-        "nonfinite_loss": MAX_STEPS,
-        "no_gradient": MAX_STEPS,
-        "consecutive_nonfinite_losses": MAX_STEPS,
-        "fp16": MAX_STEPS,
-        "samples": _MAX_COUNT,
-        "seconds": _MAX_FLOAT,
-        "loss_scale": _MAX_FLOAT,
-        "cuda_memory_allocated_bytes": _MAX_COUNT,
-    },
-    "baseline_compared": {
-        "step": MAX_STEPS,
-        "loss_scale": _MAX_FLOAT,
-        "seconds": _MAX_FLOAT,
-        "fp32_seconds": _MAX_FLOAT,
-    },
-    "overflow_diagnosed": {
-        "step": MAX_STEPS,
-        "loss_scale": _MAX_FLOAT,
-        "overflows": MAX_STEPS,
-        "seconds": _MAX_FLOAT,
-    },
-    "lost_updates_measured": {
-        "step": MAX_STEPS,
-        "loss_scale": _MAX_FLOAT,
-        "zero": 1,
-        "subnormal": 1,
-        "stagnation": 1,
-        "seconds": _MAX_FLOAT,
-    },
-    "mismatch_measured": {"step": MAX_STEPS, "round": MAX_STEPS},
-    "checkpoint_saved": {"step": MAX_STEPS, "size_bytes": _MAX_COUNT, "seconds": _MAX_FLOAT},
-    "resumed": {"step": MAX_STEPS},
-    "evaluated": {"epoch": _MAX_COUNT},
-}
 
 
 class EventLimits:
@@ -103,12 +54,7 @@ class EventLimits:
         return self._shortened(event)
 
     def _problems(self, event: Event, seconds: float) -> Iterator[str]:
-        if not 0.0 <= event.time < math.inf:
-            yield "its time is not a time"
-        for name, highest in _HIGHEST.get(event.kind, {}).items():
-            value = getattr(event, name)
-            if value is not None and not 0 <= value <= highest:
-                yield f"{name} is not between 0 and {highest:g}"
+        yield from out_of_bounds(event)
         if not isinstance(event, StepStats):
             return
         if event.fp16 > event.attempted:

@@ -15,8 +15,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from genesis_fp16.domain.setting_types import AgentNames, Hot, Seconds
 from infrastructure.events import PrecisionName, Role
+from infrastructure.options.setting_types import AgentNames, Hot, Seconds
 
 GUARD = "guard"  # the actor of decisions that no operator made
 HISTORY_LIMIT = 64  # windows, comparisons or pairs of runs that the guard looks back on

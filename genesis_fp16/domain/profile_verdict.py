@@ -189,7 +189,7 @@ def _rollouts(report: ProfileReport, agent: str) -> Iterator[Finding]:
             share=share,
             text=f"generating with the policy takes {share:.0%} of the run",
             remedy=f"{_setting(agent, 'ROLE_PRECISION')} chooses the rollout's precision; "
-            "see docs/policies.md",
+            "see docs/how-to/policies.md",
         )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from genesis_fp16.domain.setting_types import Count, Hot, OrEmpty
 from infrastructure.events import PrecisionState
+from infrastructure.options import LoopSettings
+from infrastructure.options.setting_types import Count, Hot, OrEmpty
 
 SPEC_FILE = "spec.json"  # in the attempt's folder
+LONGEST_SPEC = 1 << 24  # bytes
 
 Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
 _Scale: TypeAlias = Annotated[float, Field(ge=2.0**-16, le=2.0**64)]
@@ -122,14 +124,9 @@ class RunSpec(BaseModel):
         threads: Torch threads; 0 leaves torch's default.
         precision: The daemon's decision; the worker may still fall back for its hardware.
         trainer: Options of the training step.
+        loop: Options of the training loop.
         budget_seconds, budget_transitions: What ``collect`` may spend.
-        stats_interval_steps: Steps between two reads of the device.
-        baseline_interval_steps: Steps between two comparisons with FP32; 0 for none.
         mismatch_interval_rounds: Rounds between two comparisons of trainer and rollout; 0 for none.
-        telemetry_interval_steps: Steps between two samples of lost updates; 0 for none, and for no
-            diagnosis of overflows.
-        checkpoint_interval_seconds: Longest time between two checkpoints.
-        profile_steps: Steps to profile; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
         parallel: How the ranks share the model; see `distribute` in `infrastructure.training`.
         task: ``train``, ``preflight`` to measure the job without training, ``profile`` to measure
@@ -157,15 +154,10 @@ class RunSpec(BaseModel):
     threads: int
     precision: PrecisionState
     trainer: TrainerOptions
+    loop: LoopSettings
     budget_seconds: float
     budget_transitions: int
-    stats_interval_steps: int
-    baseline_interval_steps: int
-    checkpoint_interval_seconds: float
-    keep_checkpoints: int
-    profile_steps: int = 0
     mismatch_interval_rounds: int = 0
-    telemetry_interval_steps: int = 0
     processes_per_run: int = 1
     parallel: Parallel = "ddp"
     keep_models: int = 5
@@ -174,6 +166,21 @@ class RunSpec(BaseModel):
     lab: LabRequest | None = None
     profile: ProfileRequest | None = None
     settings: dict[str, JsonValue]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lift_loop_settings(cls, data: object) -> object:
+        """Read a file of an earlier release, in which each option of the loop is a field.
+
+        Without an interval of telemetry, that release did not measure it.
+        """
+        if not isinstance(data, dict) or "loop" in data:
+            return data
+        options = {name: data[name] for name in LoopSettings.model_fields if name in data}
+        if not options:
+            return data
+        rest = {name: value for name, value in data.items() if name not in options}
+        return {**rest, "loop": {"telemetry_interval_steps": 0, **options}}
 
     @property
     def events_path(self) -> Path:

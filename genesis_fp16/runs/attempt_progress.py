@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
-from genesis_fp16.domain.event_limits import MAX_NAMES, MAX_STEPS, EventLimits
+from genesis_fp16.domain.event_limits import MAX_NAMES, EventLimits
 from genesis_fp16.domain.run import (
     Outcome,
     RunSummary,
@@ -15,6 +15,7 @@ from genesis_fp16.domain.run import (
 )
 from genesis_fp16.settings import Settings
 from infrastructure.events import Event, EventTail
+from infrastructure.events.bounds import MAX_STEPS
 from infrastructure.events.event import (
     Evaluated,
     Finished,

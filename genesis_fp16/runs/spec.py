@@ -10,13 +10,11 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from genesis_fp16.domain.run import Run
-from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.domain.run_spec import LONGEST_SPEC, SPEC_FILE, RunSpec
 from genesis_fp16.plugins.discovery import definition_of
 from genesis_fp16.settings import Settings
 from infrastructure.events import PrecisionState
-from infrastructure.files import open_regular
-
-_LONGEST_SPEC = 1 << 24  # bytes
+from infrastructure.files import read_model
 
 log = structlog.get_logger()
 
@@ -61,14 +59,9 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "trainer": settings.trainer_options(),
         "budget_seconds": settings.budget_seconds,
         "budget_transitions": settings.budget_transitions,
-        "stats_interval_steps": settings.stats_interval_steps,
-        "baseline_interval_steps": settings.baseline_interval_steps,
+        "loop": settings.loop_settings(),
         "mismatch_interval_rounds": settings.mismatch_interval_rounds,
-        "telemetry_interval_steps": settings.telemetry_interval_steps,
-        "checkpoint_interval_seconds": settings.checkpoint_interval_seconds,
-        "keep_checkpoints": settings.keep_checkpoints,
         "keep_models": settings.for_agent(agent).keep_models or settings.keep_models,
-        "profile_steps": settings.profile_steps,
         "keep_fp32": settings.for_agent(agent).fp32_modules,
         "settings": settings.for_agent(agent).settings,
     }
@@ -80,8 +73,7 @@ def _settings_of_run(run: Run, began_in: Path, now: dict[str, JsonValue]) -> dic
     for folder in sorted(attempts, key=lambda each: int(each.name)):
         path = folder / SPEC_FILE
         try:
-            with open_regular(path) as file:  # a worker may have put a pipe in its place
-                first = _Began.model_validate_json(file.read(_LONGEST_SPEC)).settings
+            first = read_model(path, _Began, limit=LONGEST_SPEC).settings
         except FileNotFoundError:
             continue  # there was no room on the disk for it
         except (OSError, ValueError) as error:

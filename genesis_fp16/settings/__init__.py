@@ -1,6 +1,5 @@
 """Declaration of the settings, their source (file and environment), and their reload."""
 
-from genesis_fp16.domain.setting_types import hot_fields
 from genesis_fp16.settings.env_file import ENV_FILE_VARIABLE
 from genesis_fp16.settings.library import library_precision
 from genesis_fp16.settings.settings import (
@@ -12,6 +11,7 @@ from genesis_fp16.settings.settings import (
     variable_name,
 )
 from genesis_fp16.settings.source import SettingsError, load_settings
+from infrastructure.options.setting_types import hot_fields
 
 __all__ = [
     "AGENTS_PREFIX",

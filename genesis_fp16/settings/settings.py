@@ -21,15 +21,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.domain.redaction import HIDDEN, shown, visible, without_userinfo
 from genesis_fp16.domain.run_spec import Parallel, TrainerOptions
-from genesis_fp16.domain.setting_types import (
-    Count,
-    CountOrZero,
-    Hot,
-    ModuleNames,
-    OrEmpty,
-    Seconds,
-    hot_fields,
-)
 from genesis_fp16.settings.env_file import ENVIRONMENT, ROLLBACK_FLAG, Variable
 from genesis_fp16.settings.kubernetes import KubernetesSettings
 from genesis_fp16.settings.types import (
@@ -48,6 +39,16 @@ from genesis_fp16.settings.types import (
 from infrastructure.agent_contract.schedule import CatchUp, Overlap
 from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.events.role_precision import PRESETS, RolePrecisions
+from infrastructure.options import LoopSettings
+from infrastructure.options.setting_types import (
+    Count,
+    CountOrZero,
+    Hot,
+    ModuleNames,
+    OrEmpty,
+    Seconds,
+    hot_fields,
+)
 
 DEFAULT_ENV_FILE = Path(".env")
 AGENTS_PREFIX = "GENESIS_AGENTS__"
@@ -75,7 +76,7 @@ class AgentSettings(BaseModel):
     precision: Hot[OrEmpty[PrecisionWish]] = None
     """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
     role_precision: Hot[PresetName] = None
-    """Preset of precisions by role for a policy agent; see docs/policies.md; empty: its own."""
+    """Preset of precisions by role of a policy agent, docs/how-to/policies.md; empty: its own."""
     keep_fp32: Hot[ModuleNames] = ""
     """Modules of its model that stay in FP32, in new attempts; by commas; * matches anything."""
     keep_models: OrEmpty[Annotated[int, Field(ge=1, le=1000)]] = None
@@ -91,7 +92,7 @@ class AgentSettings(BaseModel):
     job_minutes: Hot[OrEmpty[Count]] = None
     """Minutes after which the engine may end a job of this agent; empty: GENESIS_JOB_MINUTES."""
     parallel: Parallel = "ddp"
-    """How the processes share the model: ddp, fsdp2 or fsdp2-policy; see docs/distributed.md."""
+    """How processes share the model: ddp, fsdp2 or fsdp2-policy; docs/how-to/distributed.md."""
     settings: dict[str, JsonValue] = {}
     """The agent's own settings, one variable each: ...__SETTINGS__<KEY>=value or JSON."""
 
@@ -122,7 +123,7 @@ class AgentSettings(BaseModel):
 _AGENT_DEFAULTS = AgentSettings()  # made once: it is asked for in every round of the loop
 
 
-class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
+class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, BaseSettings):
     """Every setting with its default; `load_settings` reads them, `Settings(...)` reads nothing."""
 
     model_config = SettingsConfigDict(
@@ -142,7 +143,7 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     fleet: Hot[Literal["auto", "off"]] = "off"
     """Whether due runs whose models share a shape train in one worker where slots are scarce."""
     executor: Literal["local", "slurm", "ray", "kubernetes"] = "local"
-    """Where workers run: local, or as jobs of slurm, ray or kubernetes; see docs/executors.md."""
+    """Where workers run: local, or jobs of slurm, ray or kubernetes; docs/how-to/executors.md."""
     shared_url: SharedUrl = None
     """fsspec URL, e.g. s3://bucket/prefix, for machines that share no folder with the daemon."""
     remote_python: OrEmpty[str] = None
@@ -160,7 +161,7 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     ray_address: RayAddress = "http://127.0.0.1:8265"
     """URL of the dashboard of the Ray cluster, for GENESIS_EXECUTOR=ray."""
     ray_token_file: TokenFile = None
-    """File with the token of the Ray cluster; empty: it has none; see docs/executors.md."""
+    """File with the token of the Ray cluster; empty: it has none; see docs/how-to/executors.md."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of each agent's first run; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1
@@ -169,20 +170,10 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Seconds that a run may spend collecting transitions."""
     budget_transitions: Count = 20000
     """Number of transitions that a run may collect."""
-    stats_interval_steps: Count = 20
-    """Steps between two reads of the device for the metrics."""
-    baseline_interval_steps: CountOrZero = 500
-    """Steps between two comparisons of half precision with FP32 on one frozen batch; 0: none."""
     mismatch_interval_rounds: CountOrZero = 10
     """Rounds of a policy job between two comparisons of trainer and rollout; 0: none."""
-    telemetry_interval_steps: CountOrZero = 500
-    """Steps between two samples of underflow and stagnation, at most 1 % of the time; 0: none."""
     baseline_every_runs: CountOrZero = 3
     """After this many half-precision runs the last is repeated in FP32 to compare; 0: never."""
-    checkpoint_interval_seconds: Seconds = 15.0
-    """Longest time between two checkpoints, in seconds."""
-    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Number of checkpoints kept per run."""
     keep_runs: Count = 10
     """Number of ended runs of each agent, the newest, that keep their checkpoints."""
     keep_run_days: Annotated[int, Field(ge=0, le=36500)] = 90
@@ -203,8 +194,6 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     """Seconds in which a worker must checkpoint and stop before it is killed."""
     probe_timeout_seconds: Seconds = 30.0
     """Seconds in which a plugin must load in its probe; otherwise it is quarantined."""
-    profile_steps: Hot[Annotated[int, Field(ge=0, le=1000)]] = 0
-    """Number of steps to profile in each attempt; traces are in the run's folder; 0: none."""
     home: HomeFolder = Path(".genesis")
     """Folder of the database, runs, models and the lock."""
     database_url: DatabaseUrl = Field(default=None, repr=False)
@@ -226,7 +215,7 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     api_port: OrEmpty[Annotated[int, Field(ge=0, le=65535)]] = None
     """TCP port of the control API and the page; 0: any free port; empty: no TCP."""
     api_token: ApiToken = Field(default=None, repr=False)
-    """Token that the control API demands on TCP, 16 or more characters; see docs/api.md."""
+    """Token that the control API demands on TCP, 16 or more characters; docs/reference/api.md."""
     api_token_file: TokenFile = None
     """File of tokens, one a line, perhaps after a name; read again whenever it changes."""
     api_allowed_hosts: HostNames = ""
@@ -307,6 +296,10 @@ class Settings(TrainerOptions, GuardSettings, KubernetesSettings, BaseSettings):
     def trainer_options(self) -> TrainerOptions:
         """The options of the training step alone, for a `RunSpec`."""
         return TrainerOptions(**{name: getattr(self, name) for name in TrainerOptions.model_fields})
+
+    def loop_settings(self) -> LoopSettings:
+        """The options of the training loop alone, for a `RunSpec`."""
+        return LoopSettings(**{name: getattr(self, name) for name in LoopSettings.model_fields})
 
     def source_of(self, field: str) -> str:
         """Where the value of *field* is set: file and line, ``environment`` or ``default``.

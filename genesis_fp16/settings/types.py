@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator
 
-from genesis_fp16.domain.setting_types import OrEmpty
 from genesis_fp16.system.object_store import check_store_url
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.role_precision import usable_preset
+from infrastructure.options.setting_types import OrEmpty
 
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 _IN_MEMORY = re.compile(r"sqlite(\+\w+)?:(/*(\?.*)?|.*(:memory:|mode=memory).*)")

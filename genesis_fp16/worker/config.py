@@ -36,13 +36,4 @@ def trainer_config(
 
 def loop_options(spec: RunSpec) -> LoopOptions:
     """The options of the training loop of an attempt."""
-    return LoopOptions(
-        seed=spec.seed,
-        stats_interval_steps=spec.stats_interval_steps,
-        baseline_interval_steps=spec.baseline_interval_steps,
-        telemetry_interval_steps=spec.telemetry_interval_steps,
-        checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
-        keep_checkpoints=spec.keep_checkpoints,
-        profile_steps=spec.profile_steps,
-        parallel=spec.parallel,
-    )
+    return LoopOptions(seed=spec.seed, parallel=spec.parallel, **spec.loop.model_dump())

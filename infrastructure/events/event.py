@@ -1,7 +1,7 @@
 """Events that a worker reports to its parent, one JSON line each.
 
-Numbers of steps, samples and seconds in `StepStats` are *increments* since the previous event
-of the same attempt: readers add them up. Text that a plugin may have written is `PlainText`.
+Numbers in `StepStats` that are declared `Increment` count since the previous event of the same
+attempt: readers add them up. Text that a plugin may have written is `PlainText`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from infrastructure.events.bounds import (
+    Amount,
+    AnyNumber,
+    Count,
+    Increment,
+    Share,
+    StoredCount,
+    increments,
+)
 from infrastructure.events.mismatch_report import MismatchReport, ReferenceReport
 from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
@@ -34,14 +43,14 @@ class BaseEvent(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
-    time: float = 0.0
+    time: Amount = 0.0
 
 
 class Started(BaseEvent):
     """The worker has imported torch and loaded the agent."""
 
     kind: Literal["started"] = "started"
-    pid: int
+    pid: StoredCount
     device: PlainText
     torch_version: PlainText
 
@@ -58,19 +67,19 @@ class Progress(BaseEvent):
 
     kind: Literal["progress"] = "progress"
     phase: Phase
-    done: int
-    total: int | None = None
+    done: Count
+    total: Count | None = None
     unit: PlainText = ""
-    metrics: Mapping[PlainText, float] = {}
+    metrics: Mapping[PlainText, AnyNumber] = {}
 
 
 class PrecisionChanged(BaseEvent):
     """The worker's acknowledgement: from the step after *step* on, *state* is in force."""
 
     kind: Literal["precision_changed"] = "precision_changed"
-    step: int
+    step: StoredCount
     state: PrecisionState
-    loss_scale: float
+    loss_scale: Amount
 
 
 class StepStats(BaseEvent):
@@ -95,22 +104,22 @@ class StepStats(BaseEvent):
     """
 
     kind: Literal["step_stats"] = "step_stats"
-    step: int
-    total_steps: int | None = None
-    epoch: int = 0
-    applied: int = 0
-    overflow: int = 0
-    nonfinite_loss: int = 0
-    no_gradient: int = 0
-    consecutive_nonfinite_losses: int = 0
-    fp16: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    loss: float | None = None
-    grad_norm: float | None = None
-    loss_scale: float
+    step: StoredCount
+    total_steps: Count | None = None
+    epoch: Count = 0
+    applied: Increment[StoredCount] = 0
+    overflow: Increment[StoredCount] = 0
+    nonfinite_loss: Increment[StoredCount] = 0
+    no_gradient: Increment[StoredCount] = 0
+    consecutive_nonfinite_losses: StoredCount = 0
+    fp16: Increment[StoredCount] = 0
+    samples: Increment[Count] = 0
+    seconds: Increment[Amount] = 0.0
+    loss: AnyNumber | None = None
+    grad_norm: AnyNumber | None = None
+    loss_scale: Amount
     precision: PrecisionName
-    cuda_memory_allocated_bytes: int | None = None
+    cuda_memory_allocated_bytes: Count | None = None
 
     @property
     def attempted(self) -> int:
@@ -144,7 +153,7 @@ class StepStats(BaseEvent):
         return later.model_copy(update=changes)
 
 
-_INCREMENTS = ("applied", "overflow", "nonfinite_loss", "no_gradient", "fp16", "samples", "seconds")
+_INCREMENTS = increments(StepStats)
 
 
 @dataclass(slots=True)
@@ -204,19 +213,19 @@ class BaselineCompared(BaseEvent):
     """
 
     kind: Literal["baseline_compared"] = "baseline_compared"
-    step: int
+    step: StoredCount
     precision: PrecisionName
-    loss_scale: float
-    loss: float
-    fp32_loss: float
-    largest_fp32_loss: float = 0.0
-    gradient_error: float | None = None
-    gradient_cosine: float | None = None
-    underflow: float | None = None
+    loss_scale: Amount
+    loss: AnyNumber
+    fp32_loss: AnyNumber
+    largest_fp32_loss: AnyNumber = 0.0
+    gradient_error: AnyNumber | None = None
+    gradient_cosine: AnyNumber | None = None
+    underflow: AnyNumber | None = None
     nonfinite_module: PlainText = ""
     worst_module: PlainText = ""
-    seconds: float | None = None
-    fp32_seconds: float | None = None
+    seconds: Amount | None = None
+    fp32_seconds: Amount | None = None
     comparable: bool = True
 
     @property
@@ -258,15 +267,15 @@ class OverflowDiagnosed(BaseEvent):
     """
 
     kind: Literal["overflow_diagnosed"] = "overflow_diagnosed"
-    step: int
+    step: StoredCount
     precision: PrecisionName
-    loss_scale: float
-    overflows: int
+    loss_scale: Amount
+    overflows: StoredCount
     cause: OverflowCause
     lower_scale_helps: bool = False
     module: PlainText = ""
     operation: PlainText = ""
-    seconds: float
+    seconds: Amount
 
 
 class LostUpdatesMeasured(BaseEvent):
@@ -288,15 +297,15 @@ class LostUpdatesMeasured(BaseEvent):
     """
 
     kind: Literal["lost_updates_measured"] = "lost_updates_measured"
-    step: int
+    step: StoredCount
     precision: PrecisionName
-    loss_scale: float
-    zero: float | None = None
-    subnormal: float | None = None
+    loss_scale: Amount
+    zero: Share | None = None
+    subnormal: Share | None = None
     underflow_module: PlainText = ""
-    stagnation: float | None = None
+    stagnation: Share | None = None
     stagnation_module: PlainText = ""
-    seconds: float
+    seconds: Amount
 
 
 class MismatchMeasured(BaseEvent):
@@ -309,8 +318,8 @@ class MismatchMeasured(BaseEvent):
     """
 
     kind: Literal["mismatch_measured"] = "mismatch_measured"
-    step: int
-    round: int
+    step: StoredCount
+    round: StoredCount
     report: MismatchReport
     reference: ReferenceReport | None = None
 
@@ -333,17 +342,17 @@ class CheckpointSaved(BaseEvent):
     """A checkpoint is on disk, complete and hashed."""
 
     kind: Literal["checkpoint_saved"] = "checkpoint_saved"
-    step: int
+    step: StoredCount
     path: PlainText
-    size_bytes: int
-    seconds: float
+    size_bytes: Count
+    seconds: Amount
 
 
 class Resumed(BaseEvent):
     """Training continues from a checkpoint."""
 
     kind: Literal["resumed"] = "resumed"
-    step: int
+    step: StoredCount
     path: PlainText
 
 
@@ -357,11 +366,11 @@ class Evaluated(BaseEvent):
     """
 
     kind: Literal["evaluated"] = "evaluated"
-    epoch: int
-    metrics: Mapping[PlainText, float]
+    epoch: Count
+    metrics: Mapping[PlainText, AnyNumber]
     primary: PlainText
     higher_is_better: bool | None = None
-    fp32_baseline_loss: float | None = None
+    fp32_baseline_loss: AnyNumber | None = None
 
 
 class Published(BaseEvent):
@@ -370,7 +379,7 @@ class Published(BaseEvent):
     kind: Literal["published"] = "published"
     published: bool
     reason: PlainText
-    metrics: Mapping[PlainText, float] = {}
+    metrics: Mapping[PlainText, AnyNumber] = {}
 
 
 class Notice(BaseEvent):

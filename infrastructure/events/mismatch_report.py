@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from infrastructure.events.bounds import AnyNumber
 from infrastructure.events.precision_state import PrecisionName
 
 MismatchRole = Literal["policy", "rollout"]
@@ -61,17 +62,17 @@ class _Measures(_Part):
 
     tokens: _Count
     sequences: _Count
-    k1: float
+    k1: AnyNumber
     k2: _NotNegative
     k3: _NotNegative
     mean_difference: Annotated[float, Field(ge=0, le=1)]
     max_difference: Annotated[float, Field(ge=0, le=1)]
-    pearson: float
-    chi2_token: float
-    chi2_sequence: float
+    pearson: AnyNumber
+    chi2_token: AnyNumber
+    chi2_sequence: AnyNumber
     effective_sample_size: Annotated[float, Field(ge=0, le=1.001)]
-    sequence_std: float
-    slope: float
+    sequence_std: AnyNumber
+    slope: AnyNumber
     seconds: _NotNegative = 0.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from infrastructure.events.bounds import Amount, AnyNumber, Count
 from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName
 
@@ -32,12 +33,12 @@ class PrecisionMeasurement(_Part):
     precision: PrecisionName
     usable: bool = True
     remarks: tuple[PlainText, ...] = ()
-    seconds_per_step: float | None = None
-    ratio: float | None = None
-    ratio_error: float | None = None
-    saved_bytes: int | None = None
-    peak_bytes: int | None = None
-    gradient_error: float | None = None
+    seconds_per_step: Amount | None = None
+    ratio: AnyNumber | None = None
+    ratio_error: AnyNumber | None = None
+    saved_bytes: Count | None = None
+    peak_bytes: Count | None = None
+    gradient_error: AnyNumber | None = None
 
 
 class ModuleExtremes(_Part):
@@ -53,9 +54,9 @@ class ModuleExtremes(_Part):
     """
 
     module: PlainText
-    activation: float
-    gradient: float
-    underflow: float
+    activation: AnyNumber
+    gradient: AnyNumber
+    underflow: AnyNumber
     keep_fp32: bool
 
 
@@ -76,17 +77,17 @@ class PreflightReport(_Part):
         verdict: Precision to train in.
     """
 
-    measured_at: float
+    measured_at: Amount
     device: PlainText
     device_name: PlainText
     torch_version: PlainText
-    threads: int
-    batches: int
+    threads: Count
+    batches: Count
     measurements: tuple[PrecisionMeasurement, ...]
     modules: tuple[ModuleExtremes, ...]
-    largest_safe_scale: float | None
-    recommended_scale: float | None
-    underflow: float
+    largest_safe_scale: AnyNumber | None
+    recommended_scale: AnyNumber | None
+    underflow: AnyNumber
     verdict: PrecisionName
     reasons: tuple[PlainText, ...]
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from infrastructure.events.bounds import Amount, AnyNumber, Count
 from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import PrecisionName, PrecisionState
 
@@ -33,13 +34,13 @@ class PhaseCost(_Part):
     """
 
     phase: PlainText
-    measured: int
-    wall_seconds: float
-    cpu_seconds: float
-    whole: float | None
+    measured: Count
+    wall_seconds: Amount
+    cpu_seconds: Amount
+    whole: AnyNumber | None
     at_most: bool = False
-    peak_bytes: int | None = None
-    peak_cuda_bytes: int | None = None
+    peak_bytes: Count | None = None
+    peak_cuda_bytes: Count | None = None
 
     @property
     def factor(self) -> float | None:
@@ -68,9 +69,9 @@ class OperatorCost(_Part):
     """
 
     name: PlainText
-    calls: float
-    seconds: float
-    share: float
+    calls: Amount
+    seconds: Amount
+    share: AnyNumber
 
 
 class StepCost(_Part):
@@ -90,13 +91,13 @@ class StepCost(_Part):
     """
 
     precision: PrecisionName
-    seconds: float
-    ratio: float | None = None
-    ratio_error: float | None = None
-    fixed_share: float | None = None
-    busy_share: float | None = None
-    cast_share: float = 0.0
-    product_flops: Mapping[PlainText, float] = {}
+    seconds: Amount
+    ratio: AnyNumber | None = None
+    ratio_error: AnyNumber | None = None
+    fixed_share: AnyNumber | None = None
+    busy_share: AnyNumber | None = None
+    cast_share: AnyNumber = 0.0
+    product_flops: Mapping[PlainText, AnyNumber] = {}
     operators: tuple[OperatorCost, ...] = ()
 
 
@@ -125,19 +126,19 @@ class ProfileReport(_Part):
         remarks: What was not measured, and why.
     """
 
-    measured_at: float
+    measured_at: Amount
     device: PlainText
     device_name: PlainText
     torch_version: PlainText
-    threads: int
+    threads: Count
     precision: PrecisionState
-    transitions: int
-    collected: int
-    rows: int
-    parameters: int
-    measured_steps: int
-    total_steps: int | None
-    epochs: int
+    transitions: Count
+    collected: Count
+    rows: Count
+    parameters: Count
+    measured_steps: Count
+    total_steps: Count | None
+    epochs: Count
     bounds: Literal["file", "class", "job"] = "job"
     prewarmed: bool = False
     phases: tuple[PhaseCost, ...]

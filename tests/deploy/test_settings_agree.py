@@ -57,7 +57,7 @@ def test_what_is_deployed_is_sound(root: Path, name: str) -> None:
 def test_everything_deployed_and_its_manual_name_settings_that_exist(root: Path) -> None:
     suffixes = {".env", ".yaml", ".service", ".conf", ".sh", ".py"}
     files = [path for path in (root / "deploy").rglob("*") if path.suffix in suffixes]
-    files += [root / "Dockerfile", root / "deploy/lab/Dockerfile", *(root / "docs").glob("*.md")]
+    files += [root / "Dockerfile", root / "deploy/lab/Dockerfile", *(root / "docs").rglob("*.md")]
     files += root.glob("*.sh")
     known = {*VARIABLES, ENV_FILE_VARIABLE}
     unknown = {

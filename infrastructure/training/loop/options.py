@@ -4,37 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from infrastructure.agent_contract import Evaluation
+from infrastructure.options import LoopSettings
+from infrastructure.options.setting_types import CountOrZero
 from infrastructure.training.distributed import Parallel
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoopOptions:
-    """Options of the training loop.
+class LoopOptions(LoopSettings):
+    """Options of one training: the operator's, its seed, and how its ranks work together.
 
-    Attributes:
-        seed: Seed of Python's and torch's global random generators; rank N uses *seed* + N.
-        stats_interval_steps: Steps between two reads of the device.
-        checkpoint_interval_seconds: Longest time between two checkpoints.
-        profile_steps: Number of steps to profile at the beginning; 0 for none. The traces are
-            written to ``profile/`` beside the folder of the checkpoints. See `StepProfile`.
-        parallel: How several ranks share the model; see `distribute`.
-        baseline_interval_steps: Steps between two comparisons of a half precision with FP32; 0 for
-            none; see `Fp32Shadow`.
-        telemetry_interval_steps: Steps between two measurements of lost updates; 0 for none, and
-            for no diagnosis of overflows; see `TelemetryObserver`.
+    A caller that names no interval gets no measurements, and may turn checkpoints between epochs
+    off with an infinite one; an operator's settings are bounded and measure by default.
+    See `StepProfile`, `Fp32Shadow` and `TelemetryObserver` for what the intervals and
+    *profile_steps* turn on; the traces of a profile are in ``profile/`` beside the checkpoints.
     """
 
     seed: int
-    stats_interval_steps: int = 20
-    checkpoint_interval_seconds: float = 15.0
-    keep_checkpoints: int = 2
-    profile_steps: int = 0
+    """Seed of Python's and torch's global random generators; rank N uses *seed* + N."""
     parallel: Parallel = "ddp"
-    baseline_interval_steps: int = 0
-    telemetry_interval_steps: int = 0
+    """How several ranks share the model; see `distribute`."""
+    baseline_interval_steps: CountOrZero = 0
+    telemetry_interval_steps: CountOrZero = 0
+    checkpoint_interval_seconds: Annotated[float, Field(ge=0)] = 15.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

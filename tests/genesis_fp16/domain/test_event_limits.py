@@ -12,11 +12,11 @@ from genesis_fp16.domain.event_limits import (
     MAX_FIELDS,
     MAX_NAME_LENGTH,
     MAX_NAMES,
-    MAX_STEPS,
     MAX_STEPS_PER_SECOND,
     EventLimits,
 )
 from infrastructure.events import EVENT_ADAPTER, Event, PrecisionState
+from infrastructure.events.bounds import MAX_STEPS
 from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,

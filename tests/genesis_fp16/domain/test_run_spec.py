@@ -1,10 +1,52 @@
-"""The options of the training step on their way from the settings to a worker."""
+"""The options of step and loop on their way from the settings to a worker."""
 
+import json
 from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
 
 from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.settings import Settings
 from infrastructure.events import PrecisionState
+from infrastructure.options import LoopSettings
+
+EARLIER = Path(__file__).with_name("earlier_spec.json")  # written by 5e565fe8
+
+
+def test_a_specification_of_an_earlier_release_is_read() -> None:
+    text = EARLIER.read_text()
+    read = RunSpec.model_validate_json(text)
+    assert read.loop == LoopSettings(
+        stats_interval_steps=7,
+        baseline_interval_steps=300,
+        telemetry_interval_steps=0,
+        checkpoint_interval_seconds=4.5,
+        keep_checkpoints=3,
+        profile_steps=2,
+    )
+    assert read.mismatch_interval_rounds == 10
+    assert RunSpec.model_validate_json(read.model_dump_json()) == read
+
+
+def test_of_an_earlier_release_without_an_option_that_option_is_off() -> None:
+    fields = json.loads(EARLIER.read_text())
+    del fields["telemetry_interval_steps"], fields["profile_steps"]
+    read = RunSpec.model_validate(fields)
+    assert (read.loop.telemetry_interval_steps, read.loop.profile_steps) == (0, 0)
+
+
+def test_without_options_of_the_loop_it_is_refused() -> None:
+    fields = json.loads(EARLIER.read_text())
+    rest = {name: fields[name] for name in fields if name not in LoopSettings.model_fields}
+    with pytest.raises(ValidationError, match="loop\n"):
+        RunSpec.model_validate(rest)
+
+
+def test_a_misspelt_option_is_refused() -> None:
+    fields = json.loads(EARLIER.read_text()) | {"keep_checkpoint": 3}
+    with pytest.raises(ValidationError, match="keep_checkpoint\n"):
+        RunSpec.model_validate(fields)
 
 
 def test_a_specification_carries_the_options_unchanged(tmp_path: Path) -> None:
@@ -23,12 +65,9 @@ def test_a_specification_carries_the_options_unchanged(tmp_path: Path) -> None:
         threads=1,
         precision=PrecisionState(requested="fp16", effective="fp16", reason="default"),
         trainer=settings.trainer_options(),
+        loop=settings.loop_settings(),
         budget_seconds=1.0,
         budget_transitions=1,
-        stats_interval_steps=1,
-        baseline_interval_steps=0,
-        checkpoint_interval_seconds=1.0,
-        keep_checkpoints=1,
         settings={},
     )
     read = RunSpec.model_validate_json(spec.model_dump_json())

@@ -9,9 +9,10 @@ from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.plugins.agent_folder import write_preflight
 from genesis_fp16.runs.spec import spec_of_settings
 from genesis_fp16.settings import Settings, load_settings
-from genesis_fp16.worker.config import trainer_config
+from genesis_fp16.worker.config import loop_options, trainer_config
 from infrastructure.events import PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
+from infrastructure.options import LoopSettings
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.precision import device_name
 
@@ -75,6 +76,14 @@ def test_every_setting_reaches_the_trainer(tmp_path: Path) -> None:
         detect_anomaly=True,
         cuda_graph=True,
     )
+
+
+def test_every_option_of_the_loop_reaches_it_by_its_name(tmp_path: Path) -> None:
+    fields = {"checkpoint_interval_seconds": 2.5}
+    fields |= {name: 7 for name in LoopSettings.model_fields if name not in fields}
+    variables = {f"GENESIS_{name.upper()}": str(value) for name, value in fields.items()}
+    options = loop_options(spec_of(load_settings(tmp_path / ".env", variables), tmp_path))
+    assert options.model_dump() == {"seed": 0, "parallel": "ddp", **fields}
 
 
 def test_every_option_is_a_field_of_the_trainers_configuration() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from genesis_fp16.domain.setting_types import (
+from infrastructure.options.setting_types import (
     AgentNames,
     Count,
     Hot,
