@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from genesis_fp16.domain.remote_attempt import (
     CLAIM_FILE,
@@ -20,7 +20,7 @@ from genesis_fp16.domain.remote_attempt import (
     JobOrder,
     Result,
 )
-from infrastructure.files import open_regular, write_atomically
+from infrastructure.files import JsonFileError, read_model, write_atomically, write_model
 
 _Record = TypeVar("_Record", bound=BaseModel)
 
@@ -50,7 +50,7 @@ def write_order(folder: Path, order: JobOrder) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    write_atomically(folder / ORDER_FILE, order.model_dump_json(indent=2))
+    write_model(folder / ORDER_FILE, order, indent=2)
 
 
 def read_order(folder: Path) -> JobOrder | None:
@@ -100,7 +100,6 @@ def append_commands(folder: Path, lines: bytes) -> None:
 
 def _read(path: Path, kind: type[_Record]) -> _Record | None:
     try:
-        with open_regular(path) as file:  # a worker may have put a pipe in its place
-            return kind.model_validate_json(file.read(LONGEST_FILE))
-    except (OSError, ValidationError):
+        return read_model(path, kind, limit=LONGEST_FILE)
+    except (OSError, JsonFileError):
         return None

@@ -6,17 +6,15 @@ import os
 import shutil
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from genesis_fp16.domain.last_training import LastTraining
 from genesis_fp16.plugins.model_versions import VERSIONS
 from infrastructure.events.preflight_report import PreflightReport
-from infrastructure.files import open_regular, write_atomically
+from infrastructure.files import JsonFileError, read_model, write_model
 
 _PREFLIGHT = "preflight.json"
 _LAST_TRAINING = "last-training.json"
 _REPLAY = "replay"
-_LONGEST_REPORT = 1 << 20  # bytes
+_MOST_REPORT_BYTES = 1 << 20
 
 
 def write_preflight(agent_folder: Path, report: PreflightReport) -> None:
@@ -25,14 +23,14 @@ def write_preflight(agent_folder: Path, report: PreflightReport) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_atomically(agent_folder / _PREFLIGHT, report.model_dump_json(indent=2))
+    write_model(agent_folder / _PREFLIGHT, report, indent=2)
 
 
 def read_preflight(agent_folder: Path) -> PreflightReport | None:
     """The agent's last report; None if there is none, or this version cannot read it."""
     try:
-        return PreflightReport.model_validate_json(_read(agent_folder / _PREFLIGHT))
-    except (OSError, ValidationError):
+        return read_model(agent_folder / _PREFLIGHT, PreflightReport, limit=_MOST_REPORT_BYTES)
+    except (OSError, JsonFileError):
         return None
 
 
@@ -42,25 +40,15 @@ def write_last_training(agent_folder: Path, last: LastTraining) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    write_atomically(agent_folder / _LAST_TRAINING, last.model_dump_json(indent=2))
+    write_model(agent_folder / _LAST_TRAINING, last, indent=2)
 
 
 def read_last_training(agent_folder: Path) -> LastTraining | None:
     """The agent's last training; None if there was none, or this version cannot read it."""
     try:
-        return LastTraining.model_validate_json(_read(agent_folder / _LAST_TRAINING))
-    except (OSError, ValidationError):
+        return read_model(agent_folder / _LAST_TRAINING, LastTraining, limit=_MOST_REPORT_BYTES)
+    except (OSError, JsonFileError):
         return None
-
-
-def _read(path: Path) -> bytes:
-    """The start of a regular file, of more bytes than a report has.
-
-    The daemon reads what a worker may have replaced: a pipe must not make it wait, nor a huge file
-    fill its memory.
-    """
-    with open_regular(path) as file:
-        return file.read(_LONGEST_REPORT)
 
 
 def copy_agent_folder(source: Path, target: Path) -> None:

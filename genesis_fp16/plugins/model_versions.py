@@ -17,14 +17,17 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.files import (
+    JsonFileError,
     flush_folder,
+    hash_file,
     open_regular,
+    read_model,
     remove_abandoned,
-    write_atomically,
+    write_model,
 )
 
 PUBLISHED, VERSIONS = "published", "versions"
@@ -32,6 +35,7 @@ UNRECORDED = "unrecorded-"  # begins the id of a model that was published before
 _FACTS, _FILES, _LOCK = "version.json", "files", ".publishing.lock"
 _ID = r"[0-9A-Za-z][0-9A-Za-z-]{0,63}"
 _CHUNK = 1 << 20  # bytes
+_MOST_FACTS_BYTES = 1 << 24
 
 
 class ModelVersionError(GenesisError, ValueError):
@@ -287,13 +291,11 @@ def _folders(agent_folder: Path) -> list[Path]:
 
 def _read(folder: Path, *, verify: bool) -> KeptVersion:
     try:
-        with open_regular(folder / _FACTS) as file:
-            facts = ModelVersion.model_validate_json(file.read())
+        facts = read_model(folder / _FACTS, ModelVersion, limit=_MOST_FACTS_BYTES)
         if facts.id != folder.name:
-            raise ValueError(f"it describes {facts.id}")
-    except (OSError, ValueError) as error:
-        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        return KeptVersion(id=folder.name, facts=None, problem=f"{folder / _FACTS}: {first}")
+            raise JsonFileError(folder / _FACTS, f"it describes {facts.id}")
+    except (OSError, JsonFileError) as error:
+        return KeptVersion(id=folder.name, facts=None, problem=str(error))
     for name, expected in facts.files.items():
         path = folder / _FILES / name
         try:
@@ -326,9 +328,8 @@ def _newest(folder: Path) -> float:
 
 
 def _facts_of(path: Path) -> FileFacts:
-    with open_regular(path) as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return FileFacts(size=file.tell(), sha256=digest.hexdigest())
+    found = hash_file(path)
+    return FileFacts(size=found.bytes, sha256=found.sha256)
 
 
 def _write(agent_folder: Path, version: ModelVersion) -> None:
@@ -350,7 +351,7 @@ def _write(agent_folder: Path, version: ModelVersion) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not _linked(stored.get(facts), path, facts):
                 _copy(agent_folder / PUBLISHED / name, path, facts)
-        write_atomically(temporary / _FACTS, version.model_dump_json(indent=1))
+        write_model(temporary / _FACTS, version, indent=1)
         if (versions / version.id).exists():  # an earlier attempt of the run has published, too
             shutil.rmtree(versions / version.id)
         temporary.rename(versions / version.id)

@@ -102,6 +102,21 @@ def open_regular(path: Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
+def read_limited(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most *limit* bytes.
+
+    Another writer in the folder can neither make the reader wait nor fill its memory.
+
+    Raises:
+        OSError: *path* cannot be opened, is not a regular file, or is larger.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
+    return content
+
+
 def flush_folder(folder: Path) -> None:
     """Wait until the names of the files in *folder* are on the disk.
 

@@ -18,13 +18,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from infrastructure.files import json_text, open_regular, write_json
+from infrastructure.files import JsonFileError, json_text, open_regular, read_json, write_json
 from infrastructure.precision_lab.errors import LabError
 
 FORMAT = 1
 MANIFEST = "experiment_manifest.json"
 CONFIG, STEPS, SUMMARY = "config.json", "step_metrics.jsonl", "run_summary.json"
 COMPLETED, INTERRUPTED = "completed", "interrupted"
+MOST_BYTES = 256 * 2**20  # of one file
 
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _CELL = re.compile(r"(?P<preset>.+)_seed(?P<seed>\d+)")
@@ -63,12 +64,11 @@ def read_object(path: Path) -> dict[str, Any]:
         ResultsError: The file cannot be read, or does not hold a JSON object.
     """
     try:
-        with open_regular(path) as file:
-            found = json.loads(file.read().decode("utf-8"))
+        found = read_json(path, limit=MOST_BYTES, allow_nan=True)
     except OSError as error:
         raise ResultsError(path, f"cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ResultsError(path, f"is not JSON ({error}): restore it, or delete it") from error
+    except JsonFileError as error:
+        raise ResultsError(path, f"{error.problem}: restore it, or delete it") from error
     if not isinstance(found, dict):
         raise ResultsError(path, "is not a JSON object: restore it, or delete it")
     return found

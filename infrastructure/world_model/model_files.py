@@ -6,18 +6,22 @@ so that a reader finds the old model or the new one, never a mixture. Nothing is
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping
-from io import BytesIO
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.nn import Module
 
-from infrastructure.files import write_atomically
+from infrastructure.files import (
+    JsonFileError,
+    hash_bytes,
+    read_json,
+    write_atomically,
+)
+from infrastructure.training.tensor_files import TensorFileError, read_tensors, tensor_bytes
 from infrastructure.trajectories.encoding import FeatureEncoder, TargetCodec
 from infrastructure.trajectories.schema import spec_from_json, spec_to_json
 from infrastructure.world_model.distributions import Calibration
@@ -25,18 +29,28 @@ from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.networks import (
     EnsembleNetwork,
     LinearNetwork,
-    ModelFileError,
     NetworkShape,
     without_spare_rows,
 )
-from infrastructure.world_model.networks.weights import read_tensors
 
 FORMATS = (2, 3)
 """Format 3 has fewer table rows than its texts have buckets; releases before it read only 2."""
 
 _INDEX = "model.json"
+_MOST_INDEX_BYTES = 1 << 28
 
 BuildNetwork = Callable[[NetworkShape], Module]
+
+
+class ModelFileError(ValueError):
+    """A saved model cannot be used."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(
+            f"cannot load the world model from {path}: {problem}. Restore {path.parent} from a "
+            f"copy, or remove it: the next training writes a new one"
+        )
+        self.path = path
 
 
 def save_model(
@@ -56,7 +70,6 @@ def save_model(
         OSError: Writing failed; the previous model stays in use.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    buffer = BytesIO()
     shape = NetworkShape.of(model.encoder, model.codec, spare_rows=False)
     own = type(model.ensemble) is EnsembleNetwork
     ensemble = model.ensemble.state_dict()
@@ -66,9 +79,8 @@ def save_model(
     }
     if half:
         states = {name: _halved(state) for name, state in states.items()}
-    torch.save(states, buffer)
-    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-    weights = folder / f"weights-{digest[:16]}.pt"
+    content, hashed = tensor_bytes(states)
+    weights = folder / f"weights-{hashed.sha256[:16]}.pt"
     encoder = model.encoder.to_json()
     description = {
         "spec": spec_to_json(model.spec),
@@ -78,7 +90,7 @@ def save_model(
         "ensemble_weight": model.ensemble_weight,
         "caution": model.policy_shift_warning,
         "network": model.ensemble.sizes if own else None,
-        "weights": {"file": weights.name, "sha256": digest},
+        "weights": {"file": weights.name, "sha256": hashed.sha256},
         "extra": dict(extra),
     }
     index = {
@@ -87,7 +99,7 @@ def save_model(
         "model": description,
     }
     previous = _current_weights(folder)
-    write_atomically(weights, buffer.getvalue())
+    write_atomically(weights, content)
     write_atomically(folder / _INDEX, json.dumps(index).encode())
     for path in (*folder.glob("weights-*.pt"), *folder.glob(".*")):  # .*: of a killed writer
         if path.name not in (weights.name, previous):  # a reader may still open the previous one
@@ -137,15 +149,23 @@ def _halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _digest(description: object) -> str:
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+    return hash_bytes(json.dumps(description, sort_keys=True).encode()).sha256
+
+
+def _read_index(path: Path) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", read_json(path, limit=_MOST_INDEX_BYTES, allow_nan=True))
 
 
 def _read_description(path: Path) -> Mapping[str, Mapping[str, object]]:
-    data = _read(path)
     try:
-        index = json.loads(data)
+        with _file_in_place(path):
+            index = _read_index(path)
         found, digest, description = index["format"], index["sha256"], index["model"]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except ModelFileError:
+        raise
+    except JsonFileError as error:
+        raise ModelFileError(path, f"it is truncated or altered ({error.problem})") from None
+    except (KeyError, TypeError) as error:
         raise ModelFileError(path, f"it is truncated or altered ({error})") from error
     if found not in FORMATS:
         expected = " or ".join(map(str, FORMATS))
@@ -182,11 +202,17 @@ def _rebuild(
     )
 
 
-def _read(path: Path) -> bytes:
+@contextmanager
+def _file_in_place(path: Path) -> Iterator[None]:
+    """Read the file *path* in the block.
+
+    Raises:
+        ModelFileError: It is a folder, or its folder is a file.
+    """
+    if path.is_dir():
+        raise ModelFileError(path, "it is a folder, not a file")
     try:
-        return path.read_bytes()
-    except IsADirectoryError:
-        raise ModelFileError(path, "it is a folder, not a file") from None
+        yield
     except NotADirectoryError:
         file = next(parent for parent in path.parents if parent.is_file())
         raise ModelFileError(path, f"{file} is a file, not a folder: move it away") from None
@@ -194,17 +220,21 @@ def _read(path: Path) -> bytes:
 
 def _read_weights(path: Path, digest: str) -> Mapping[str, Mapping[str, Tensor]]:
     try:
-        data = _read(path)
+        with _file_in_place(path):
+            data = path.read_bytes()
     except FileNotFoundError:
         raise ModelFileError(path, "the file is missing") from None
-    if hashlib.sha256(data).hexdigest() != digest:
+    if hash_bytes(data).sha256 != digest:
         raise ModelFileError(path, "its hash differs from the one in model.json")
-    return cast("Mapping[str, Mapping[str, Tensor]]", read_tensors(path, data))
+    try:
+        return cast("Mapping[str, Mapping[str, Tensor]]", read_tensors(data))
+    except TensorFileError as error:
+        raise ModelFileError(path, f"torch cannot read it ({error})") from None
 
 
 def _current_weights(folder: Path) -> str | None:
     try:
-        name = json.loads((folder / _INDEX).read_bytes())["model"]["weights"]["file"]
+        name = _read_index(folder / _INDEX)["model"]["weights"]["file"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a damaged index is replaced as well
     return str(name)

@@ -8,17 +8,16 @@ the publication gate compares it with the twin.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.events import PrecisionState
-from infrastructure.files import write_json
+from infrastructure.files import hash_bytes, hash_file, read_json, write_json
 from infrastructure.world_model import EnsembleNetwork, ModelFileError, WorldModel
 from infrastructure.world_model.fitting import FittedModel, prepare_training_data
 from infrastructure.world_model.fitting.scoring import measure
@@ -27,6 +26,7 @@ from infrastructure.world_model.model_files import BuildNetwork
 
 FORMAT = 1
 _INDEX = "prior.json"
+_MOST_INDEX_BYTES = 1 << 24
 _MODELS = ("model", "twin")
 _FP32 = PrecisionState(requested="fp32", effective="fp32", reason="agent")
 
@@ -64,7 +64,8 @@ class Prior:
         """
         path, reinstall = folder / _INDEX, "install the distribution that contains it again"
         try:
-            index = json.loads(path.read_bytes())
+            found = read_json(path, limit=_MOST_INDEX_BYTES, allow_nan=True)
+            index = cast("Mapping[str, Any]", found)
             if index["format"] != FORMAT:
                 problem = f"its format is {index['format']!r}, expected {FORMAT}"
                 raise PriorError(path, problem, reinstall)
@@ -82,13 +83,13 @@ class Prior:
             raise PriorError(path, f"it is truncated or altered ({error!r})", reinstall) from None
         for name, digest in prior.files.items():
             try:
-                found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+                actual = hash_file(folder / name).sha256
             except OSError as error:
                 raise PriorError(folder / name, str(error.strerror), reinstall) from None
             except ValueError as error:
                 problem = f"it names a file that cannot exist, {name!r} ({error})"
                 raise PriorError(path, problem, reinstall) from None
-            if found != digest:
+            if actual != digest:
                 problem = f"its hash differs from the one in {_INDEX}"
                 raise PriorError(folder / name, problem, reinstall)
         return prior
@@ -96,7 +97,7 @@ class Prior:
     @property
     def digest(self) -> str:
         """Hash that identifies the two models."""
-        return hashlib.sha256(json.dumps(self.files, sort_keys=True).encode()).hexdigest()
+        return hash_bytes(json.dumps(self.files, sort_keys=True).encode()).sha256
 
     def load(
         self,
@@ -208,7 +209,7 @@ def build_prior(  # noqa: PLR0913 - each is a property of the prior
         "transitions": len(transitions),
         "excluded": twin_data.describe_exclusions(),
         **notes,
-        "files": {path.relative_to(folder).as_posix(): _digest(path) for path in files},
+        "files": {path.relative_to(folder).as_posix(): hash_file(path).sha256 for path in files},
         "groups": groups,
     }
     write_json(folder / _INDEX, index)
@@ -268,7 +269,3 @@ def choose_model(
     if shipped is not None:
         return ModelInUse(model=shipped, source="prior", reason=why)
     return ModelInUse(model=None, source="none", reason="; ".join(filter(None, (why, problem))))
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

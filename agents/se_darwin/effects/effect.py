@@ -10,7 +10,7 @@ from agents.se_darwin.edits import Edit
 
 # Factors of the chance of an edit, chosen by hand near the weights of a conditional logit model,
 # fitted to 34 foreign bugs and judged on 16 handwritten ones, and the other way round
-# (docs/se-darwin-benchmark.md, "What an edit would change").
+# (docs/explanation/se-darwin-benchmark.md, "What an edit would change").
 POWER = 0.5  # exponent of the ranker's estimate
 NOTHING = 0.05  # if it changes nothing in any failing check; no other factor counts then
 EVERY_FAILING = 2.0  # if it changes something in every failing check

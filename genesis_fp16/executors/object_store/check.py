@@ -34,7 +34,7 @@ def check_store(store: ObjectStore) -> Iterator[Finding]:
             ok=False,
             what=f"{store.url}: an object cannot be {step}: {error}",
             remedy="see GENESIS_SHARED_URL, the rights get, put, list and delete of the "
-            "credentials in the environment, and the network; docs/object-store.md",
+            "credentials in the environment, and the network; docs/how-to/object-store.md",
         )
         return
     seconds = time.monotonic() - began

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from genesis_fp16.domain.remote_attempt import LONGEST_FILE, ORDER_FILE, JobOrder
-from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.domain.run_spec import LONGEST_SPEC, SPEC_FILE, RunSpec
 from genesis_fp16.domain.stored_attempt import (
     LONGEST_INLINE,
     MOST_INLINE,
@@ -20,7 +20,7 @@ from genesis_fp16.domain.stored_attempt import (
 from genesis_fp16.executors.object_store.files import AttemptFiles
 from genesis_fp16.executors.object_store.inputs import input_files
 from genesis_fp16.system.object_store import ObjectStore
-from infrastructure.files import open_regular
+from infrastructure.files import read_model
 
 log = structlog.get_logger()
 
@@ -51,13 +51,12 @@ class OrderUpload:
             OSError: A file cannot be read, or the store refused or did not answer.
             ValueError: The specification in the attempt's folder is damaged.
         """
-        with open_regular(self._folder / SPEC_FILE) as file:  # not the store's: jobs can write that
-            spec = RunSpec.model_validate_json(file.read())
+        path = self._folder / SPEC_FILE  # not the store's: jobs can write that
+        spec = read_model(path, RunSpec, limit=LONGEST_SPEC)
         self._home.agent_folder = spec.agent_folder
         if self._store.read(f"{self._job}/{ORDER}") is not None:
             return True
-        with open_regular(self._folder / ORDER_FILE) as file:
-            order = JobOrder.model_validate_json(file.read(LONGEST_FILE))
+        order = read_model(self._folder / ORDER_FILE, JobOrder, limit=LONGEST_FILE)
         files: list[StoredFile] = []
         inline = 0
         for number, path in enumerate(input_files(spec, self._home.home)):

@@ -15,7 +15,7 @@ import structlog
 
 from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.remote_attempt import KILL_LINE, JobOrder
-from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.domain.run_spec import LONGEST_SPEC, SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
 from genesis_fp16.executors.job_files import (
     is_claimed,
@@ -38,7 +38,7 @@ from genesis_fp16.executors.remote.job import GONE, Job
 from genesis_fp16.system.permissions import write_private
 from infrastructure.events import Command
 from infrastructure.events.command import Stop
-from infrastructure.files import open_regular
+from infrastructure.files import read_model
 
 LAUNCHER = ("-P", "-m", "genesis_fp16.worker.remote")
 ASK_SECONDS = 2.0  # between two questions about all jobs
@@ -201,8 +201,7 @@ class RemoteExecutor:
         request = None
         if not is_claimed(handle.folder):
             try:
-                with open_regular(handle.folder / SPEC_FILE) as file:
-                    spec = RunSpec.model_validate_json(file.read())
+                spec = read_model(handle.folder / SPEC_FILE, RunSpec, limit=LONGEST_SPEC)
             except (OSError, ValueError) as error:
                 log.warning("spec_unreadable", job=handle.job, error=str(error))
                 revoke_run(handle.job, handle.folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,17 +14,16 @@ from torch import Tensor
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.events.plain_text import plain
-from infrastructure.files import atomic_file, open_regular, write_json
+from infrastructure.files import FileHash, atomic_file, hash_file, open_regular, write_json
 from infrastructure.precision_lab.environment import describe_environment
 from infrastructure.precision_lab.frozen.manifest import (
     FORMAT,
     MANIFEST,
     FrozenError,
-    FrozenFile,
     Manifest,
     read_manifest,
 )
-from infrastructure.training.checkpoints.checkpoint import describe_load_error
+from infrastructure.training.tensor_files import TensorFileError, read_tensors, write_tensors
 
 _PARTS = ("weights", "batches", "data")
 _BATCH_DTYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.uint8}
@@ -46,7 +44,7 @@ class FrozenWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files: dict[str, FrozenFile] = {}
+        self._files: dict[str, FileHash] = {}
         self._dtypes: dict[str, dict[str, str]] = {}
         check_new(path)
         for part in _PARTS:
@@ -56,19 +54,18 @@ class FrozenWriter:
         """Write *tensors* to the file *name*; return the name.
 
         Raises:
-            FrozenError, OSError: The disk refuses.
+            FrozenError: The disk refuses.
         """
         kept = {key: _alone(tensor.detach().cpu()) for key, tensor in tensors.items()}
         try:
-            with atomic_file(self.path / name) as file:
-                torch.save(kept, file)
-        except RuntimeError as error:  # what torch raises when the disk is full
+            self._files[name] = write_tensors(self.path / name, kept)
+        except OSError as error:
             raise FrozenError(
                 self.path / name,
                 f"could not be written ({error}): free some space and freeze again",
             ) from error
         self._dtypes[name] = {key: _type_name(each) for key, each in kept.items()}
-        return self._record(name)
+        return name
 
     def copy_file(self, name: str, source: Path, length: int) -> None:
         """Copy the first *length* bytes of *source* to the file *name*.
@@ -81,13 +78,7 @@ class FrozenWriter:
             if len(content) < length:
                 raise OSError(f"{source} has {len(content)} bytes, {length} were recorded")
             file.write(content)
-        self._record(name)
-
-    def _record(self, name: str) -> str:
-        with (self.path / name).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            self._files[name] = FrozenFile(bytes=file.tell(), sha256=digest)
-        return name
+        self._files[name] = hash_file(self.path / name)
 
     def finish(
         self,
@@ -189,9 +180,9 @@ class FrozenFolder:
         path = self.path / name
         with self._verified(name) as file:
             try:
-                found = torch.load(file, map_location="cpu", weights_only=True)
-            except Exception as error:  # torch raises many types of exceptions for hostile bytes
-                why = plain(" ".join(describe_load_error(error).split()), 200)
+                found = read_tensors(file)
+            except (TensorFileError, MemoryError) as error:
+                why = plain(" ".join(str(error).split()), 200)
                 raise FrozenError(path, f"holds no tensors ({why}): freeze again") from None
         if not isinstance(found, dict) or not found:
             raise FrozenError(path, "does not hold tensors by name: freeze again")
@@ -217,7 +208,7 @@ class FrozenFolder:
                     f"has {size} bytes, the manifest says {expected.bytes}: it is "
                     "truncated or belongs to another freeze; restore it, or freeze again",
                 )
-            if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
+            if hash_file(file) != expected:
                 raise FrozenError(
                     path,
                     "is not what was frozen (its SHA-256 differs from the manifest's): it is "

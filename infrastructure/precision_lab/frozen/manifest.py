@@ -5,17 +5,16 @@ Imports no torch, so that a command can read it before it decides where to compu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 
 from infrastructure.events import Role
 from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import RoleTypes
-from infrastructure.files import open_regular
+from infrastructure.files import FileHash, JsonFileError, first_problem, read_json
 from infrastructure.precision_lab.errors import LabError
 
 MANIFEST = "manifest.json"
@@ -43,18 +42,6 @@ class FrozenError(LabError):
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class FrozenFile(_Strict):
-    """Size and hash of a file.
-
-    Attributes:
-        bytes: Its size.
-        sha256: Its SHA-256, hexadecimal.
-    """
-
-    bytes: int = Field(ge=0)
-    sha256: _Hash
 
 
 class PolicyDetails(_Strict):
@@ -122,7 +109,7 @@ class Manifest(_Strict):
     dtypes: dict[FileName, dict[str, str]]
     weights: dict[Role, FileName] = Field(min_length=1)
     batches: tuple[FileName, ...] = Field(min_length=1)
-    files: dict[FileName, FrozenFile]
+    files: dict[FileName, FileHash]
     policy: PolicyDetails | None = None
     agent: AgentSource | None = None
 
@@ -135,19 +122,14 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        with open_regular(path) as file:
-            content = file.read(_MOST_BYTES + 1)
+        found = read_json(path, limit=_MOST_BYTES)
     except FileNotFoundError:
         remedy = "freeze one with genesis-fp16 lab freeze"
         raise FrozenError(folder, f"holds no frozen experiment (no {MANIFEST}): {remedy}") from None
     except OSError as error:
         raise FrozenError(path, f"cannot be read: {error.strerror}") from error
-    if len(content) > _MOST_BYTES:
-        raise FrozenError(path, f"is larger than {_MOST_BYTES >> 20} MiB: it is not a manifest")
-    try:
-        found = json.loads(content, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise FrozenError(path, f"is not JSON ({plain(str(error), 100)}): freeze again") from None
+    except JsonFileError as error:
+        raise FrozenError(path, f"{plain(error.problem, 120)}: freeze again") from None
     _check_version(path, found)
     try:
         manifest = Manifest.model_validate(found)
@@ -155,10 +137,6 @@ def read_manifest(folder: Path) -> Manifest:
         raise FrozenError(path, f"is not a manifest: {_first_problem(error)}") from None
     _check_references(path, manifest)
     return manifest
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _check_version(path: Path, found: object) -> None:
@@ -185,6 +163,4 @@ def _check_references(path: Path, manifest: Manifest) -> None:
 def _first_problem(error: ValidationError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return plain(f"{where}: {first['msg']}", 300)
+    return plain(first_problem(error), 300)

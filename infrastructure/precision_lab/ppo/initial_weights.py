@@ -10,7 +10,6 @@ Legend: B sequences, T tokens, S = T - 1 predicted tokens, N valid tokens, H fea
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -22,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from infrastructure.events.role_precision import FP32
-from infrastructure.files import write_atomically
 from infrastructure.policy import Sampling, TokenBatch, token_log_probs
 from infrastructure.policy.masked import masked_mean
 from infrastructure.policy.models import (
@@ -47,6 +45,7 @@ from infrastructure.precision_lab.ppo.task import (
 )
 from infrastructure.precision_lab.weights_hash import weights_sha256
 from infrastructure.training.precision.roles import RoleForward
+from infrastructure.training.tensor_files import read_tensors, write_tensors
 
 _LEARNING_RATE = 6e-3  # from new weights
 _WARM_UP_LEARNING_RATE = 2e-3  # so that the copy forgets none of the task
@@ -248,10 +247,8 @@ def save(path: Path, models: CellModels) -> str:
     """
     digest = models.sha256
     states = {role: module.state_dict() for role, module in models.named.items()}
-    buffer = io.BytesIO()
-    torch.save({"sha256": digest, "states": states}, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, buffer.getvalue())
+    write_tensors(path, {"sha256": digest, "states": states})
     return digest
 
 
@@ -264,7 +261,7 @@ def load(path: Path, settings: CellSettings, seed: int) -> CellModels:
     """
     models = build_models(settings, seed)
     try:
-        content: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        content: Mapping[str, Any] = read_tensors(path)
         for role, module in models.named.items():
             module.load_state_dict(content["states"][role])
         expected = content["sha256"]

@@ -17,6 +17,7 @@ from typing import Any
 from infrastructure.events.role_precision import PRESETS
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.results import (
+    MOST_BYTES,
     CellSummary,
     ResultsError,
     cell_folders,
@@ -29,7 +30,6 @@ from infrastructure.precision_lab.results import (
 BASELINE = "fp32_baseline"
 PROBE_ROWS, PROBE_SUMMARY = "probe_results.csv", "summary.json"
 _END_SHARE = 0.2  # of the updates of a cell
-_MOST_BYTES = 256 * 2**20  # of one file
 _VERDICTS = ("hypothesis", "claim", "figure", "interval", "rule", "verdict", "would decide")
 
 
@@ -261,8 +261,8 @@ class _Reader:
 def _check_size(path: Path) -> None:
     if not path.is_file():
         raise ResultsError(path, "is not a regular file: delete it")
-    if path.stat().st_size > _MOST_BYTES:
-        raise ResultsError(path, f"is larger than {_MOST_BYTES >> 20} MiB: not a result of the lab")
+    if path.stat().st_size > MOST_BYTES:
+        raise ResultsError(path, f"is larger than {MOST_BYTES >> 20} MiB: not a result of the lab")
 
 
 def _numbers(step: Mapping[str, Any], path: Path, line: int) -> dict[str, float | None]:

@@ -3,7 +3,6 @@
 from infrastructure.training.checkpoints.best_epoch import BestEpoch, BestEpochError
 from infrastructure.training.checkpoints.checkpoint import (
     CheckpointError,
-    describe_load_error,
     read_checkpoint,
     write_checkpoint,
 )
@@ -15,7 +14,6 @@ __all__ = [
     "BestEpochError",
     "CheckpointError",
     "CheckpointFolder",
-    "describe_load_error",
     "read_checkpoint",
     "read_state",
     "write_checkpoint",

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.nn import Module
 
 from infrastructure.agent_contract import Evaluation
-from infrastructure.files import write_atomically
-from infrastructure.training.checkpoints.checkpoint import describe_load_error
+from infrastructure.files import FileHash, hash_bytes, write_atomically
 from infrastructure.training.checkpoints.fit import compare_model, in_one_line
+from infrastructure.training.tensor_files import TensorFileError, read_tensors, tensor_bytes
 
 _DIGEST_BYTES = 65  # in hexadecimal digits, and a line end
 
@@ -65,12 +62,10 @@ class BestEpoch:
             "higher_is_better": evaluation.higher_is_better,
             "network": network.state_dict(),
         }
-        buffer = BytesIO()
-        torch.save(saved, buffer)
-        content = buffer.getvalue()
+        content, hashed = tensor_bytes(saved)
         if os.path.lexists(self._path) and not self._path.is_file():
             self._path.rename(self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}"))
-        write_atomically(self._path, _digest(content) + content)
+        write_atomically(self._path, _first_line(hashed) + content)
         self.evaluation, self._damaged = evaluation, False
 
     def restore(self, network: Module) -> Evaluation | None:
@@ -96,7 +91,7 @@ class BestEpoch:
             if not self._path.is_file():
                 raise BestEpochError(self._path, "it is not a regular file")
             data = self._path.read_bytes()
-            if data[:_DIGEST_BYTES] != _digest(data[_DIGEST_BYTES:]):
+            if data[:_DIGEST_BYTES] != _first_line(hash_bytes(data[_DIGEST_BYTES:])):
                 raise BestEpochError(self._path, "it does not match its SHA-256")
             return self._content(data[_DIGEST_BYTES:])
         except (OSError, BestEpochError) as error:
@@ -105,10 +100,9 @@ class BestEpoch:
 
     def _content(self, data: bytes) -> tuple[Evaluation, Any]:
         try:
-            saved = torch.load(BytesIO(data), map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises many types of exceptions for damaged bytes
-            why = describe_load_error(error)
-            raise BestEpochError(self._path, f"torch cannot read it ({why})") from None
+            saved = read_tensors(data)
+        except TensorFileError as error:
+            raise BestEpochError(self._path, f"torch cannot read it ({error})") from None
         try:
             network = saved.pop("network")
             metrics = {name: float(value) for name, value in saved.pop("metrics").items()}
@@ -124,5 +118,5 @@ class BestEpoch:
         self._on_damage(problem)
 
 
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode() + b"\n"
+def _first_line(content: FileHash) -> bytes:
+    return content.sha256.encode() + b"\n"

@@ -1,21 +1,28 @@
 """Checkpoints: atomic, hashed, never unpickled, loadable under every precision.
 
-A checkpoint is two files: ``NAME.pt`` (``torch.save``) and ``NAME.pt.json``, its manifest with
+A checkpoint is two files: ``NAME.pt`` (tensors) and ``NAME.pt.json``, its manifest with
 size and SHA-256, written last. Without a manifest a checkpoint does not exist.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
-from infrastructure.files import atomic_file, write_atomically
+from infrastructure.files import JsonFileError, hash_file, read_model, write_model
+from infrastructure.training.tensor_files import TensorFileError, read_tensors, replaced_tensors
 
 FORMAT_VERSION = 1
+_MOST_MANIFEST_BYTES = 1 << 16
+
+
+class _Manifest(BaseModel):
+    format: int
+    bytes: int
+    sha256: str
 
 
 class CheckpointError(RuntimeError):
@@ -44,18 +51,15 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> int:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as file:
-            torch.save(state, file)
-            file.flush()
-            size, digest = file.tell(), _sha256(Path(file.name))
+        with replaced_tensors(path, state) as written:
             manifest_path(path).unlink(missing_ok=True)
-        manifest = {"format": FORMAT_VERSION, "bytes": size, "sha256": digest}
-        write_atomically(manifest_path(path), json.dumps(manifest))
-    except (OSError, RuntimeError) as error:  # torch wraps a full disk in RuntimeError
+        manifest = _Manifest(format=FORMAT_VERSION, **written.model_dump())
+        write_model(manifest_path(path), manifest)
+    except OSError as error:
         raise CheckpointError(
             path, f"could not be written ({error})", "free space or fix the folder's permissions"
         ) from error
-    return size
+    return written.bytes
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
@@ -66,48 +70,31 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """
     remedy = "delete it to resume from the previous one, or start a new run"
     try:
-        manifest = json.loads(manifest_path(path).read_text())
-        expected = (manifest["format"], manifest["bytes"], manifest["sha256"])
-        found = (FORMAT_VERSION, path.stat().st_size, _sha256(path))
+        manifest = read_model(manifest_path(path), _Manifest, limit=_MOST_MANIFEST_BYTES)
+        found = hash_file(path)
     except FileNotFoundError as error:
         if not path.exists() and not manifest_path(path).exists():
             raise CheckpointError(path, "does not exist", "correct the path") from error
         raise CheckpointError(
             path, f"is incomplete ({error.filename} is missing)", remedy
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(path, f"has an unreadable manifest ({error!r})", remedy) from error
-    if expected[0] != FORMAT_VERSION:
+    except (OSError, JsonFileError) as error:
+        raise CheckpointError(path, f"has an unreadable manifest ({error})", remedy) from error
+    if manifest.format != FORMAT_VERSION:
         raise CheckpointError(
-            path, f"has format {expected[0]}, this version reads {FORMAT_VERSION}", remedy
+            path, f"has format {manifest.format}, this version reads {FORMAT_VERSION}", remedy
         )
-    if expected != found:
+    if (manifest.bytes, manifest.sha256) != (found.bytes, found.sha256):
         raise CheckpointError(path, "does not match its manifest's size and SHA-256", remedy)
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # torch raises many types of exceptions for damaged bytes
-        why = describe_load_error(error)
-        raise CheckpointError(path, f"cannot be loaded ({why})", remedy) from None
+        state = read_tensors(path, device)
+    except TensorFileError as error:
+        raise CheckpointError(path, f"cannot be loaded ({error})", remedy) from None
     if not isinstance(state, dict):
         raise CheckpointError(path, f"holds a {type(state).__name__}, not a dict", remedy)
     return state
 
 
-def describe_load_error(error: Exception) -> str:
-    """Why ``torch.load`` failed, in one line and without torch's advice to unpickle the file."""
-    lines = (line.strip() for line in str(error).splitlines())
-    advice = ("weights_only", "weights only", "torch.load")
-    facts = (line for line in lines if line and not any(each in line.lower() for each in advice))
-    fact = next(facts, "").removeprefix("WeightsUnpickler error: ")
-    fact = fact.partition(" was not an allowed")[0]  # what follows is how to allow it
-    return f"{type(error).__name__}: {fact}" if fact else type(error).__name__
-
-
 def manifest_path(path: Path) -> Path:
     """Path of the manifest of the checkpoint at *path*."""
     return path.with_name(f"{path.name}.json")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from infrastructure.training.checkpoints.checkpoint import CheckpointError, manifest_path
 from infrastructure.training.checkpoints.fit import is_optimizer_state
+from infrastructure.training.tensor_files import TensorFileError, read_tensors
 
 _HIGHEST_SCALE = 2.0**127  # float32's largest power of two
 _HIGHEST_COUNT = 2**31
@@ -37,10 +38,10 @@ def read_original(path: Path, device: torch.device) -> dict[str, Any]:
         CheckpointError: It is not such a checkpoint; the message names what is wrong.
     """
     try:
-        saved = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # torch raises many types of exceptions for damaged bytes
+        saved = read_tensors(path, device)
+    except TensorFileError as error:
         what = f"has no {manifest_path(path).name}, and torch cannot read it as plain tensors"
-        raise CheckpointError(path, f"{what} ({type(error).__name__})", _REMEDY) from None
+        raise CheckpointError(path, f"{what} ({error})", _REMEDY) from None
     if problem := next(_problems(saved), ""):
         what = f"has no {manifest_path(path).name}, and as a checkpoint of the original trainer it"
         raise CheckpointError(path, f"{what} {problem}", _REMEDY)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from infrastructure.files import write_atomically
+from infrastructure.files import JsonFileError, read_model, write_model
 
 _SEAM_BYTES = 4096
+_MOST_BYTES = 1 << 28
 
 
 class Position(BaseModel):
@@ -65,8 +66,8 @@ class PositionsFile:
             OSError: The file exists and cannot be read.
         """
         try:
-            content = _Content.model_validate_json(self.path.read_bytes())
-        except (FileNotFoundError, ValidationError):
+            content = read_model(self.path, _Content, limit=_MOST_BYTES)
+        except (FileNotFoundError, JsonFileError):
             return {}
         if content.source != self.source:
             return {}
@@ -79,7 +80,7 @@ class PositionsFile:
             OSError: It cannot be written.
         """
         content = _Content(format=1, source=self.source, positions=list(positions))
-        write_atomically(self.path, content.model_dump_json())
+        write_model(self.path, content)
 
 
 def seam_of(file: BinaryIO, offset: int) -> str:

@@ -1,4 +1,4 @@
-"""The ensemble and its linear baseline: modules, training loss, weights on disk."""
+"""The ensemble and its linear baseline: modules and training loss."""
 
 from infrastructure.world_model.networks.loss import ensemble_loss
 from infrastructure.world_model.networks.network import (
@@ -8,12 +8,10 @@ from infrastructure.world_model.networks.network import (
     build_seeded,
     without_spare_rows,
 )
-from infrastructure.world_model.networks.weights import ModelFileError
 
 __all__ = [
     "EnsembleNetwork",
     "LinearNetwork",
-    "ModelFileError",
     "NetworkShape",
     "build_seeded",
     "ensemble_loss",

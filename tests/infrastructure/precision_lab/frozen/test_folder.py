@@ -255,18 +255,18 @@ def test_any_damaged_byte_of_any_file_is_noticed(frozen, tmp_path, data):
 
 
 @pytest.mark.parametrize(
-    ("error", "raised", "message"),
+    ("error", "message"),
     [
-        (OSError(28, "No space left on device"), OSError, "No space left"),
-        (RuntimeError("file write failed"), FrozenError, r"policy.pt: could not be written \(file"),
+        (OSError(28, "No space left"), r"policy.pt: could not be written \(.*No space left"),
+        (RuntimeError("file write failed"), r"policy.pt: could not be written \(file"),
     ],
 )
-def test_a_full_disk_leaves_no_frozen_experiment(tmp_path, monkeypatch, error, raised, message):
+def test_a_full_disk_leaves_no_frozen_experiment(tmp_path, monkeypatch, error, message):
     def full(*_arguments, **_options):
         raise error
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(raised, match=message):
+    with pytest.raises(FrozenError, match=message):
         save_policy_experiment(tmp_path / "frozen", small_experiment(), source={}, seed=0)
     monkeypatch.undo()
     save_policy_experiment(tmp_path / "frozen", small_experiment(), source={}, seed=0)

@@ -1,7 +1,6 @@
 import copy
 import dataclasses
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -10,11 +9,7 @@ from hypothesis import strategies as st
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from infrastructure.events import PrecisionState
-from infrastructure.fleet import Trainings
-from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.checkpoints import BestEpoch
-from infrastructure.training.loop import LoopOptions, take_steps, training_steps
 from infrastructure.trajectories.encoding.features import Features
 from infrastructure.world_model.fitting import (
     DataPart,
@@ -164,45 +159,3 @@ def test_the_learning_rate_decays_as_with_lambda_lr(make_job, rate):
     resumed.load_state_dict(schedules[1].state_dict())  # of a checkpoint of an earlier version
     resumed.step()
     assert resumed.last_epoch == 13
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_trainings_in_a_fleet_are_those_alone(data, tmp_path, precision):
-    """Three networks with dropped text, batches made as they are asked for, and best epochs."""
-
-    def start(place, seed):
-        best = BestEpoch(tmp_path / f"{place}{seed}.pt")
-        build = partial(EnsembleNetwork, members=2, hidden=16)
-        network = build_seeded(build, NetworkShape.of(data.encoder, data.codec), seed)
-        plan = TrainingPlan(epochs=2, steps_per_epoch=8, batch_size=16, seed=seed)
-        job = training_job(data, network, plan, best)
-        steps = training_steps(
-            job,
-            device=torch.device("cpu"),
-            precision=PrecisionState(requested="fp32", effective=precision, reason="default"),
-            config=FP16TrainingConfig(),
-            options=LoopOptions(seed=seed),
-            folder=tmp_path / f"{place}{seed}",
-            emit=lambda _event: None,
-            commands=list,
-        )
-        return job, steps
-
-    told, expected, together = [], {}, Trainings(lambda _name, standing: told.append(standing))
-    jobs = {}
-    for seed in range(3):
-        alone, steps = start("alone", seed)
-        expected[seed] = take_steps(steps), alone.model.state_dict()
-        jobs[seed], steps = start("together", seed)
-        together.add(str(seed), steps)
-    ended = {}
-    while len(together):
-        ended |= together.advance()
-    assert told[0].with_others == 2
-    for seed, (result, weights) in expected.items():
-        assert ended[str(seed)].result == result
-        own = jobs[seed].model.state_dict()
-        assert all(torch.equal(own[name], weight) for name, weight in weights.items())
-        best = [(tmp_path / f"{place}{seed}.pt").read_bytes() for place in ("alone", "together")]
-        assert best[0] == best[1]
