@@ -29,11 +29,9 @@ from infrastructure.agent_contract import (
     Publication,
     RunContext,
     Schedule,
-    TrainingJob,
     Transition,
 )
 from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
-from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.agent_contract.run_context import Budget
 
 if TYPE_CHECKING:
@@ -176,8 +174,10 @@ def _generates_its_data(
     agent: Agent, context: RunContext, transitions: RecordedTransitions
 ) -> bool:
     """Whether the agent needs no *transitions*, because its job is an `OnPolicyJob`."""
+    from infrastructure.training.rounds import kind_of
+
     try:
-        return isinstance(agent.build_job(context, transitions), OnPolicyJob)
+        return kind_of(agent.build_job(context, transitions)).rounds > 0
     except Exception:  # of an agent that has nothing to train on
         return False
 
@@ -203,11 +203,12 @@ def _check_job(agent: Agent, context: RunContext, transitions: RecordedTransitio
 def _some_batches(job: Job) -> list[Mapping[str, torch.Tensor]]:
     import torch
 
-    from infrastructure.training.rounds import batches_of_each_kind
+    from infrastructure.training.rounds import batches_of_each_kind, kind_of
 
-    if isinstance(job, TrainingJob):
-        return list(itertools.islice(job.batches(0), _BATCHES_COMPARED))
-    return list(batches_of_each_kind(job, job.model, torch.device("cpu")))
+    kind, cpu = kind_of(job), torch.device("cpu")
+    if kind.rounds:
+        return batches_of_each_kind(job, job.model, cpu)
+    return list(itertools.islice(kind.first_epoch(cpu), _BATCHES_COMPARED))
 
 
 def _build(agent: Agent, context: RunContext, transitions: RecordedTransitions) -> Job:
@@ -223,7 +224,7 @@ def _build(agent: Agent, context: RunContext, transitions: RecordedTransitions) 
                 "budget"
             ) from error
         _require(
-            isinstance(job, TrainingJob | OnPolicyJob),
+            isinstance(job, Job),
             f"build_job() returned a {type(job).__name__}",
             "return a TrainingJob or an OnPolicyJob",
         )

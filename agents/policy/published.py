@@ -6,7 +6,6 @@ reader finds the old policy or the new one, never a mixture.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
@@ -14,15 +13,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from safetensors import SafetensorError
 from torch.nn import Module
 from transformers.utils import logging as transformers_logging
 
-from infrastructure.files import write_atomically
+from infrastructure.files import JsonFileError, hash_file, read_model, write_atomically
 from infrastructure.policy.models import PolicyModelError, load_policy, vocabulary_size
 
 _INDEX, _PREFIX = "policy.json", "policy-"
+_MOST_INDEX_BYTES = 1 << 24
 
 
 class _Index(BaseModel):
@@ -119,11 +119,7 @@ def _no_progress_bars() -> Iterator[None]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    digests = {}
-    for path in sorted(folder.iterdir()):
-        with path.open("rb") as file:
-            digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {path.name: hash_file(path).sha256 for path in sorted(folder.iterdir())}
 
 
 def _difference(name: str, digests: Mapping[str, str], index: _Index) -> str:
@@ -142,12 +138,8 @@ def _folder_in_use(folder: Path) -> str | None:
 
 def _read_index(folder: Path) -> _Index:
     try:
-        return _Index.model_validate_json((folder / _INDEX).read_bytes())
+        return read_model(folder / _INDEX, _Index, limit=_MOST_INDEX_BYTES)
     except OSError as error:
         raise PublishedPolicyError(f"{folder / _INDEX} cannot be read: {error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = "".join(f"{each}: " for each in first["loc"])
-        raise PublishedPolicyError(
-            f"{folder / _INDEX} is damaged: {field}{first['msg']}"
-        ) from error
+    except JsonFileError as error:
+        raise PublishedPolicyError(f"{folder / _INDEX} is damaged: {error.problem}") from error

@@ -1,4 +1,4 @@
-"""A recorded conversation: one line of JSON, whose format is documented in ``docs/waltzrl.md``."""
+"""A recorded conversation: one line of JSON, in the format of ``docs/how-to/waltzrl.md``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``python -m benchmarks.agents``: all eighteen agents in one table, and the cost of a round.
 
-``table`` trains every agent alone and in one fleet, in each precision. ``round`` runs the fifteen
-business agents once: with a cold worker each, in one process, in one fleet. What it has measured is
+``table`` trains every agent in each precision, and steps them all in one fleet. ``round`` runs the
+fifteen business agents once: with a cold worker each, and in one process. What it has measured is
 kept below ``--output``, so ``--only`` can measure a few agents at a time, and the last call all.
 ``tuning`` changes one option of the training at a time.
 
@@ -24,7 +24,7 @@ import torch
 
 from agents.se_darwin.sandbox import SandboxUnavailableError
 from agents.se_darwin_agent import SEDarwinAgent
-from benchmarks.agents.round import COLD, STACKED, THEN, WAYS, Measured, Round, Way, agent_names
+from benchmarks.agents.round import COLD, THEN, WAYS, Measured, Round, Way, agent_names
 from benchmarks.agents.round_tables import agent_rows, require_equal_weights, way_rows
 from benchmarks.agents.speed import speed_columns
 from benchmarks.agents.subjects import (
@@ -70,8 +70,6 @@ def _table(options: argparse.Namespace) -> None:
     for precision in options.precision:
         seeds = options.seed if precision == "fp32" else options.seed[: options.half_seeds]
         trained[precision] = [learned.alone(precision, seed) for seed in seeds]
-        learned.together(precision, seeds[0])
-        print(f"{precision}: equal bits in the fleet and alone, seed {seeds[0]}", flush=True)
     rows = [row | speeds[row["agent"]] for row in learned.rows(trained)]
     rows = [dict.fromkeys(_COLUMNS, "") | row for row in rows]
     write_csv(options.output / "agents.csv", rows, _COLUMNS)
@@ -122,8 +120,6 @@ def _round(options: argparse.Namespace) -> None:
     write_csv(options.output / "round.csv", *(table := way_rows(cold, together)))
     print(format_table(*table))
     print("all agents have equal weights in all ways of this checkout")
-    for name, outcome in together[STACKED].outcomes.items():
-        print(f"{name}, stacked: {outcome.measured_standing}")
 
 
 def _tuning(options: argparse.Namespace) -> None:

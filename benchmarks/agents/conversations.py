@@ -23,7 +23,7 @@ class GameConversation:
     """One line of a file of conversations, and what decides it.
 
     Attributes:
-        line: The record; see ``docs/waltzrl.md``.
+        line: The record; see ``docs/how-to/waltzrl.md``.
         followed: Whether the last reply is accepted if the teacher follows the advice.
         repeated: Whether it is accepted if the teacher repeats the first reply.
     """

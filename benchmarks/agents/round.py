@@ -1,4 +1,4 @@
-"""One round of the fifteen business agents: a cold worker each, one process, one fleet.
+"""One round of the fifteen business agents: a cold worker each, or one process for all.
 
 Every process that is measured is finished at most once: its outcome is kept in a file, so that a
 round can be measured in pieces.
@@ -29,11 +29,11 @@ from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PrecisionName
 from infrastructure.files import write_atomically
 
-Way = Literal["cold workers then", "cold workers", "one process", "one process, stacked"]
+Way = Literal["cold workers then", "cold workers", "one process"]
 THEN: Way = "cold workers then"
 COLD: Way = "cold workers"
-STACKED: Way = "one process, stacked"
-WAYS: tuple[Way, ...] = (COLD, "one process", STACKED)
+SHARED: Way = "one process"
+WAYS: tuple[Way, ...] = (COLD, SHARED)
 _FURTHER_RECORDS = 2000  # of each agent, at most: models are tested with them
 _ENTRY_POINT = "agents.replay_agent:ReplayAgent"
 _ORIGINS = """
@@ -54,19 +54,11 @@ class Outcome:
         published: Whether it published a model.
         steps: Optimizer steps of its training.
         weights: SHA-256 of the file of its best epoch.
-        standings: How its steps were taken, in a fleet's words, and each change of it.
     """
 
     published: bool
     steps: int
     weights: str
-    standings: Sequence[str] = ()
-
-    @property
-    def measured_standing(self) -> str:
-        """The first of the standings that followed from a measurement, else the first."""
-        measured = [each for each in self.standings if "times as fast" in each]
-        return next(iter([*measured, *self.standings]), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,12 +194,10 @@ class Round:
         if way in (THEN, COLD):
             command = [*WORKER_COMMAND, *specs]
         else:
-            together = ["--together"] if way == STACKED else []
-            command = [sys.executable, "-m", "benchmarks.agents.host", *specs, *together]
+            command = [sys.executable, "-m", "benchmarks.agents.host", *specs]
         log = home / "worker.log"
         seconds, mebibytes = _run_process(command, log, self._environment(way))
-        lines = log.read_text().splitlines()
-        outcomes = {name: _outcome(home, name, lines) for name in names}
+        outcomes = {name: _outcome(home, name) for name in names}
         return Measured(cpu_seconds=seconds, peak_mebibytes=mebibytes, outcomes=outcomes)
 
 
@@ -260,7 +250,9 @@ def _write_spec(home: Path, name: str, precision: PrecisionName) -> Path:
         **spec_of_settings(Settings(home=home, cpu_half=True, worker_threads=1), name),
     )
     path = attempt_folder / "spec.json"
-    path.write_text(spec.model_dump_json(exclude_defaults=True))
+    fields = json.loads(spec.model_dump_json(exclude_defaults=True, exclude={"loop"}))
+    fields |= spec.loop.model_dump()  # one by one, as checkouts before `LoopSettings` want them
+    path.write_text(json.dumps(fields))
     return path
 
 
@@ -289,15 +281,14 @@ def _run_process(
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def _outcome(home: Path, name: str, log: Sequence[str]) -> Outcome:
+def _outcome(home: Path, name: str) -> Outcome:
     run_folder = home / "runs" / name
     events = run_folder / "attempts" / "1" / "events.ndjson"
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     (published,) = [each for each in lines if each["kind"] == "published"]
-    best_epoch, told = (run_folder / "best-epoch.pt").read_bytes(), f"{name}: "
+    best_epoch = (run_folder / "best-epoch.pt").read_bytes()
     return Outcome(
         published=published["published"],
         steps=int(published["metrics"]["training_steps"]),
         weights=hashlib.sha256(best_epoch).hexdigest(),
-        standings=[line.removeprefix(told) for line in log if line.startswith(told)],
     )

@@ -1,4 +1,4 @@
-"""The table of all agents: what each learns in each precision, alone and in a fleet."""
+"""The table of all agents: what each learns in each precision."""
 
 from __future__ import annotations
 
@@ -14,17 +14,9 @@ from benchmarks.agents.training import (
     HeldOut,
     Trained,
     train_alone,
-    train_together,
 )
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
 from infrastructure.files import write_atomically
-from infrastructure.fleet import Standing
-
-ALONE, TOGETHER = "alone", "together"
-
-
-class DifferentBitsError(RuntimeError):
-    """A training in a fleet gave other weights than the same training alone."""
 
 
 class Kept:
@@ -61,7 +53,7 @@ class Kept:
 
 
 class Learned:
-    """Trainings of all *subjects*, alone and in one fleet.
+    """Trainings of all *subjects*.
 
     Args:
         effort: Length of the trainings.
@@ -77,37 +69,12 @@ class Learned:
         found = {}
         for subject in self._subjects:
             name = subject.name
-            trained = self._kept.find(ALONE, precision, seed, name)
+            trained = self._kept.find("alone", precision, seed, name)
             if trained is None:
                 trained = train_alone(subject, precision, seed, self._effort, self.held_out[name])
-                self._kept.keep(trained, ALONE, precision, seed, name)
+                self._kept.keep(trained, "alone", precision, seed, name)
             found[name] = trained
         return found
-
-    def together(self, precision: PrecisionName, seed: int) -> dict[str, Trained]:
-        """Train in one fleet.
-
-        Raises:
-            DifferentBitsError: An agent has other weights than alone.
-        """
-        found = {
-            each.name: self._kept.find(TOGETHER, precision, seed, each.name)
-            for each in self._subjects
-        }
-        kept = {name: trained for name, trained in found.items() if trained is not None}
-        if len(kept) < len(found):
-            kept = train_together(
-                self._subjects, precision, seed, self._effort, self.held_out, _print_standing
-            )
-            for name, trained in kept.items():
-                self._kept.keep(trained, TOGETHER, precision, seed, name)
-        for name, trained in self.alone(precision, seed).items():
-            if kept[name] != trained:
-                raise DifferentBitsError(
-                    f"{name} in {precision}, seed {seed}, differs: {kept[name]} in the fleet, "
-                    f"{trained} alone"
-                )
-        return kept
 
     def rows(
         self, trained: Mapping[PrecisionName, Sequence[Mapping[str, Trained]]]
@@ -130,10 +97,6 @@ class Learned:
                     row[f"overflows {precision}"] = str(sum(each.overflows for each in seeds))
                     row[f"best epoch {precision}"] = _spread([each.best_epoch for each in seeds], 0)
             yield row
-
-
-def _print_standing(name: str, standing: Standing) -> None:
-    print(f"{name}: {standing.reason}", flush=True)
 
 
 def _spread(values: Sequence[float], digits: int = 3) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from benchmarks.agents.subjects import Subject
 from infrastructure.agent_contract import Evaluation, Forward, RunContext, TrainingJob
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PrecisionName
-from infrastructure.fleet import Standing, Trainings
 from infrastructure.precision_lab.weights_hash import weights_sha256
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.checkpoints import BestEpoch
-from infrastructure.training.loop import LoopOptions, TrainingResult, train, training_steps
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.world_model.distributions import (
     DiscreteDistribution,
     predictive_distributions,
@@ -149,12 +147,12 @@ class EpochCount:
 
 
 class Training:
-    """One training of *subject*, ready to be run, alone or with others."""
+    """One training of *subject*, ready to be run."""
 
     def __init__(
-        self, subject: Subject, precision: PrecisionName, seed: int, effort: Effort, how: str
+        self, subject: Subject, precision: PrecisionName, seed: int, effort: Effort
     ) -> None:
-        self._context = subject.context(f"{how}-{precision}-{seed}", seed)
+        self._context = subject.context(f"alone-{precision}-{seed}", seed)
         shutil.rmtree(self._context.run_folder)  # of an earlier training
         self._context.run_folder.mkdir()
         job = build_job(subject, self._context, effort)
@@ -204,35 +202,5 @@ def train_alone(
     subject: Subject, precision: PrecisionName, seed: int, effort: Effort, held_out: HeldOut
 ) -> Trained:
     """Train *subject* as its worker does."""
-    training = Training(subject, precision, seed, effort, "alone")
+    training = Training(subject, precision, seed, effort)
     return training.outcome(train(training.job, **training.arguments), held_out)
-
-
-def train_together(
-    subjects: Sequence[Subject],
-    precision: PrecisionName,
-    seed: int,
-    effort: Effort,
-    held_out: Mapping[str, HeldOut],
-    tell: Callable[[str, Standing], None] = lambda _name, _standing: None,
-) -> dict[str, Trained]:
-    """Train all *subjects* in one process, each through the loop that a worker runs.
-
-    Args:
-        tell: Function that is told how each is stepped, and of each change.
-
-    Raises:
-        Exception: What the first training that failed raised.
-    """
-    trainings, prepared = Trainings[TrainingResult](tell), dict[str, Training]()
-    for subject in subjects:
-        training = Training(subject, precision, seed, effort, "together")
-        prepared[subject.name] = training
-        trainings.add(subject.name, training_steps(training.job, **training.arguments))
-    outcomes = dict[str, Trained]()
-    while trainings:
-        for name, ended in trainings.advance().items():
-            if ended.result is None:
-                raise ended.error or RuntimeError(f"the training of {name} has no result")
-            outcomes[name] = prepared[name].outcome(ended.result, held_out[name])
-    return outcomes

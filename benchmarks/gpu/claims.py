@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-STEP, GUIDE = "docs/training-step.md", "docs/fp16-training.md"
-COSTS, PREFLIGHT = "docs/benchmarks.md", "docs/preflight.md"
-RANKS, FLEET, POLICIES = "docs/distributed.md", "docs/fleet.md", "docs/policy-measurements.md"
+STEP, GUIDE = "docs/explanation/training-step.md", "docs/tutorials/fp16-training.md"
+COSTS, PREFLIGHT = "docs/explanation/benchmarks.md", "docs/how-to/preflight.md"
+RANKS, FLEET = "docs/how-to/distributed.md", "docs/how-to/fleet.md"
+POLICIES = "docs/explanation/policy-measurements.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +59,7 @@ CLAIMS = (
     Claim(
         name="memory-metric",
         section="device",
-        document="docs/metrics.md",
+        document="docs/reference/metrics.md",
         quote="Peak GPU memory of the last steps",
         test="every window of statistics of a training holds the peak that torch counted for it",
     ),
@@ -135,7 +136,7 @@ CLAIMS = (
     Claim(
         name="graph-telemetry",
         section="graph-rules",
-        document="docs/precision-and-rollback.md",
+        document="docs/explanation/precision-and-rollback.md",
         quote="CUDA graphs stay in use: the repeated step runs beside them.",
         test="a training by graphs with telemetry measures lost updates and refuses no graph",
     ),
@@ -230,7 +231,7 @@ CLAIMS = (
     Claim(
         name="live-flip",
         section="daemon",
-        document="docs/production.md",
+        document="docs/how-to/production.md",
         quote="2 s after the file has changed",
         test="a real daemon's run on CUDA, by graphs, follows flag and override, there and back, "
         "within two seconds each time (`deploy/drill/drill.py`)",

@@ -54,15 +54,10 @@ def make_context(name: str, home: Path, run: str, *, seed: int, seconds: float) 
 
 def loop_options(seed: int, *, checkpoint_seconds: float | None = None) -> LoopOptions:
     """Options of a training as the daemon's default settings make them."""
-    settings = Settings()
-    return LoopOptions(
-        seed=seed,
-        stats_interval_steps=settings.stats_interval_steps,
-        baseline_interval_steps=settings.baseline_interval_steps,
-        telemetry_interval_steps=settings.telemetry_interval_steps,
-        checkpoint_interval_seconds=checkpoint_seconds or settings.checkpoint_interval_seconds,
-        keep_checkpoints=settings.keep_checkpoints,
-    )
+    given = Settings().loop_settings().model_dump()
+    if checkpoint_seconds is not None:
+        given["checkpoint_interval_seconds"] = checkpoint_seconds
+    return LoopOptions(seed=seed, **given)
 
 
 def _ignore(*_: object, **__: object) -> None:

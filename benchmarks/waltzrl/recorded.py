@@ -1,8 +1,8 @@
 """``python -m benchmarks.waltzrl.recorded``: what the two agents learn from recorded conversations.
 
 Without ``--folder`` the conversations are those of the game's imperfect teacher, with every advice.
-With it, they are the files in that folder, in the format of ``docs/waltzrl.md``. Every figure is of
-conversations that nothing was fitted on.
+With it, they are the files in that folder, in the format of ``docs/how-to/waltzrl.md``. Every
+figure is of conversations that nothing was fitted on.
 """
 
 from __future__ import annotations

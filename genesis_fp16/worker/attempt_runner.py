@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -15,10 +14,9 @@ import numpy as np
 import torch
 
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.domain.last_training import LastTraining
 from genesis_fp16.domain.run import Outcome
 from genesis_fp16.domain.run_spec import LabRequest, ProfileRequest, RunSpec
-from genesis_fp16.plugins.agent_folder import write_last_training, write_preflight
+from genesis_fp16.plugins.agent_folder import write_preflight
 from genesis_fp16.plugins.loading import load_agent, validate_settings
 from genesis_fp16.worker.channel import (
     CommandInbox,
@@ -36,10 +34,8 @@ from infrastructure.agent_contract import (
     Job,
     Publication,
     RunContext,
-    TrainingJob,
 )
 from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
-from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Stop
@@ -53,15 +49,14 @@ from infrastructure.events.event import (
     Started,
 )
 from infrastructure.files import remove_abandoned
-from infrastructure.fleet import NotStackableError, shape_text
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.checkpoints import BestEpoch, BestEpochError
+from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.distributed import Ranks, process_group
-from infrastructure.training.loop import Steps, TrainingLoop, TrainingResult
+from infrastructure.training.loop import TrainingEnv, TrainingResult, prepare, run
 from infrastructure.training.precision import resolve_device
-from infrastructure.training.rounds import GeneratedRound
+from infrastructure.training.rounds import GeneratedRound, kind_of
 from infrastructure.trajectories import BufferSnapshot
 
 T = TypeVar("T")
@@ -80,17 +75,11 @@ class StoppedError(Exception):
 class AttemptRunner:
     """Runs one attempt, from collecting to publishing.
 
-    Args:
-        trained_together: Attempts that train in this process.
-
     Attributes:
         activity: What is under way, in words that follow "failed while".
     """
 
-    def __init__(
-        self, spec: RunSpec, emit: Emit, inbox: CommandInbox, *, trained_together: int = 1
-    ) -> None:
-        self._trained_together = trained_together
+    def __init__(self, spec: RunSpec, emit: Emit, inbox: CommandInbox) -> None:
         self._spec, self._emit, self._inbox = spec, emit, inbox
         self._precision = spec.precision
         self._progress = ProgressReporter(emit)
@@ -103,11 +92,8 @@ class AttemptRunner:
         self._load()
         self._group.enter_context(self._process_group())
 
-    def steps(self) -> Steps[Outcome]:
-        """Run every phase after `start`; an exception means that the attempt is not complete.
-
-        Training asks the caller for each of its steps; see `training_steps`.
-        """
+    def run(self) -> Outcome:
+        """Run every phase after `start`; an exception means that the attempt is not complete."""
         with self._group:
             if self._spec.task == "preflight":
                 self._measure()
@@ -126,8 +112,7 @@ class AttemptRunner:
                 return "done"
             self.activity = "checking the training job"
             check_fp32_step(job, self._device)
-            best = self._best_epoch() if isinstance(job, OnPolicyJob) else None
-            result = yield from self._train(job, best)
+            result, best = self._train(job)
         if result.outcome == "stopped":
             return "stopped"
         if self._ranks.is_rank_zero and self._spec.repeats is None:
@@ -218,7 +203,7 @@ class AttemptRunner:
         self.activity = "building the training job"
         _seed_everything(self._spec.seed)
         job = self._agent.build_job(self._context, transitions)
-        if not isinstance(job, TrainingJob | OnPolicyJob):
+        if not isinstance(job, Job):
             got = type(job).__name__
             raise TypeError(f"build_job() must return TrainingJob or OnPolicyJob, got {got}")
         return replace(job, keep_fp32=(*job.keep_fp32, *self._spec.keep_fp32))
@@ -294,15 +279,14 @@ class AttemptRunner:
     def _config(self) -> FP16TrainingConfig:
         return trainer_config(self._spec.trainer, self._spec.agent_folder, self._device)
 
-    def _train(self, job: Job, best: BestEpoch | None) -> Steps[TrainingResult]:
+    def _train(self, job: Job) -> tuple[TrainingResult, BestEpoch | None]:
         spec = self._spec
         precision = broadcast_from_leader(self._ranks, self._read_commands)
         config = broadcast_from_leader(self._ranks, self._config)
         self._begin("train", "training")
         options = loop_options(spec)
         with PacedEvents(self._emit_and_save) as emit:
-            loop = TrainingLoop(
-                job=job,
+            env = TrainingEnv(
                 device=self._device,
                 precision=precision,
                 config=config,
@@ -311,51 +295,24 @@ class AttemptRunner:
                 emit=emit,
                 commands=self._inbox.drain,
                 observe_round=self._mismatch_observer(job, config, emit),
-                best_epoch=best,
+                best_epoch=(
+                    spec.run_folder / "best-epoch.pt" if kind_of(job).keeps_best_epoch else None
+                ),
             )
-            begun = time.monotonic()
-            result = yield from loop.steps()
-        is_whole = result.outcome == "done" and spec.attempt == 1 and spec.repeats is None
-        if is_whole and self._ranks.is_rank_zero:
-            self._save_last_training(loop, time.monotonic() - begun)
-        return result
-
-    def _save_last_training(self, loop: TrainingLoop, seconds: float) -> None:
-        """Tell the daemon whether this agent's next run may train with others."""
-        shape, alone_reason = "", loop.alone_reason or ""
-        if not alone_reason:
-            try:
-                shape = shape_text(loop.trainer)
-            except NotStackableError as error:
-                alone_reason = error.reason
-        last = LastTraining(
-            shape=shape,
-            alone_reason=alone_reason,
-            collect_seconds=self._collection.seconds,
-            train_seconds=seconds / self._trained_together,
-        )
-        try:
-            write_last_training(self._spec.agent_folder, last)
-        except OSError as error:
-            self._logger.warning("last_training_not_saved", error=str(error))
-
-    def _best_epoch(self) -> BestEpoch:
-        def warn(error: BestEpochError) -> None:
-            consequence = "the best epoch is chosen among those trained from now on"
-            self._logger.warning("best_epoch_damaged", error=str(error), consequence=consequence)
-
-        return BestEpoch(self._spec.run_folder / "best-epoch.pt", warn)
+            training = prepare(job, env)
+            return run(training), training.best_epoch
 
     def _mismatch_observer(
         self, job: Job, config: FP16TrainingConfig, emit: Emit
     ) -> Callable[[GeneratedRound, int], None] | None:
         """What compares trainer and rollout, or None if this job is not to be measured."""
         interval = self._spec.mismatch_interval_rounds
-        if not interval or not isinstance(job, OnPolicyJob) or job.log_probs is None:
+        log_probs = kind_of(job).log_probs
+        if not interval or log_probs is None:
             return None
         from infrastructure.policy.mismatch import MismatchObserver
 
-        return MismatchObserver(job.log_probs, interval, emit, cpu_half=config.cpu_half)
+        return MismatchObserver(log_probs, interval, emit, cpu_half=config.cpu_half)
 
     def _publish(self, job: Job, result: TrainingResult, best: BestEpoch | None) -> None:
         """Publish the weights of *best*, if an epoch is in it, else those of the last epoch."""

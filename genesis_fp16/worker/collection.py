@@ -25,9 +25,6 @@ class Collection:
         progress: Receives the number of transitions, unless the agent reports its own progress.
         begin: Called before anything is collected.
         poll: Called after each transition; an exception that it raises ends the collection.
-
-    Attributes:
-        seconds: Seconds that collecting has taken.
     """
 
     def __init__(
@@ -41,7 +38,6 @@ class Collection:
         self._agent, self._context, self._progress = agent, context, progress
         self._begin, self._poll = begin, poll
         self._views: dict[Path, BufferView] = {}
-        self.seconds = 0.0
 
     def snapshot(self, folder: Path) -> BufferSnapshot:
         """Collect into *folder*, unless an earlier attempt has: all train on the same data.
@@ -52,10 +48,9 @@ class Collection:
         if earlier is not None:
             return earlier
         self._begin()
-        begun, buffer = time.monotonic(), self.buffer(folder)
+        buffer = self.buffer(folder)
         with closing(buffer):  # even after an error, recorded transitions reach the disk
             self._collect(buffer)
-        self.seconds = time.monotonic() - begun
         self._progress.flush()
         snapshot = buffer.snapshot()
         write_atomically(self._context.run_folder / SNAPSHOT_FILE, json.dumps(snapshot.to_json()))

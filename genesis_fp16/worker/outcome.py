@@ -13,7 +13,7 @@ from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.events.event import Finished
 from infrastructure.events.role_precision import PresetError
 from infrastructure.training.diagnostics import HalfPrecisionInModelError
-from infrastructure.training.loop import TrainingDivergedError, take_steps
+from infrastructure.training.loop import TrainingDivergedError
 from infrastructure.training.precision import NoHalfKernelError, UnknownModuleError
 
 
@@ -21,7 +21,7 @@ def run_attempt(runner: AttemptRunner, spec: RunSpec) -> Finished:
     """Run the attempt; turn any exception of the plugin, even ``sys.exit``, into a failure."""
     try:
         runner.start()
-        return Finished(outcome=take_steps(runner.steps()))
+        return Finished(outcome=runner.run())
     except BaseException as error:  # a plugin may raise SystemExit or KeyboardInterrupt
         return finished_by(error, runner, spec)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -34,7 +33,7 @@ from infrastructure.training.diagnostics.phase_clock import (
     cpu_seconds,
     peak_bytes,
 )
-from infrastructure.training.loop import training_steps
+from infrastructure.training.loop import TrainingEnv
 from infrastructure.training.model_copy import UncopyableModelError
 from infrastructure.training.precision import Precision, device_name, native_half_types
 from infrastructure.training.profiling import (
@@ -117,21 +116,22 @@ class RunProfile:
         """Train *job* for some seconds and measure its step."""
         spec, clock = self._spec, self._clock
         (batch,) = first_batches(job, self._device)
-        options = replace(loop_options(spec), profile_steps=0)  # this is the profile
-        begin = partial(
-            training_steps,
+        options = loop_options(spec).model_copy(update={"profile_steps": 0})  # this is the profile
+        env = TrainingEnv(
             device=self._device,
             precision=precision,
             config=config,
             options=options,
             folder=spec.run_folder / "checkpoints",
+            emit=lambda _event: None,
+            commands=tuple,
         )
         timed = time_training(
             job,
             clock,
-            begin,
+            env,
             seconds=self._request.train_seconds,
-            checkpoint_interval_seconds=spec.checkpoint_interval_seconds,
+            checkpoint_interval_seconds=spec.loop.checkpoint_interval_seconds,
         )
         times, state = timed.times, timed.precision
         publishing = self._publish(job, timed.evaluation, times)

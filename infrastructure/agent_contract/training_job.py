@@ -29,7 +29,7 @@ class Forward(Protocol):
         """Run the module's ``forward``; its result keeps its types, half tensors become float32.
 
         An object whose tensors cannot be replaced, or that the model works on with, such as a
-        cache, comes back as it is; see docs/models.md.
+        cache, comes back as it is; see docs/reference/models.md.
         """
 
     def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:

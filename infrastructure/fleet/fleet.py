@@ -35,13 +35,18 @@ class Fleet:
     Members whose models have one shape are stacked; others train alone, and `alone` has the reason.
     Between two steps members may join and leave, and a member's trainer may be used as if it were
     alone: evaluated, saved, loaded, moved to another precision.
+
+    Args:
+        members: Members to begin with, by name; see `join`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, members: Mapping[str, FleetMember] | None = None) -> None:
         self._slots: dict[str, Slot] = {}
         self._shapes: dict[Hashable, int] = {}  # numbers of the members' shapes: quick to hash
         self._stacks: dict[int | None, Stacks] = {}
         self._draws = DrawDetector()
+        for name, member in (members or {}).items():
+            self.join(name, member)
 
     # Members, between two steps.
 

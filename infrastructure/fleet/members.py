@@ -27,14 +27,11 @@ class FleetMember:
             with an output that is not computed yet.
         generator: CPU generator of all random numbers of the member's model and loss, in place of
             torch's global one; None if they use none.
-        step_alone: Takes a step of the member by itself, with all generators that its loss may draw
-            from; None for ``trainer.train_batch`` with *generator*.
     """
 
     trainer: FP16Trainer
     loss: Callable[[Forward, Batch], Tensor]
     generator: torch.Generator | None = None
-    step_alone: Callable[[Batch], None] | None = None
 
 
 @dataclass(slots=True)

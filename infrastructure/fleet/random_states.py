@@ -1,19 +1,13 @@
-"""The global random generators of several trainings in one process, exchanged at little cost.
+"""Whether code draws from the global random generators of torch, Python and NumPy.
 
-A training may draw from the global generators of torch, Python and NumPy: in its batches, its
-loss, its evaluation. In a process of its own it has them to itself; here it has them while its own
-code runs. Torch's states are copied, NumPy's generators change places. Python's state takes 8 us to
-read, so it is read only after the memory it lies in has changed.
+Python's state takes 8 us to read, so it is read only after the memory it lies in has changed.
 """
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import random
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,89 +16,6 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 from torch import Tensor
 
 _TWISTER_BYTES = 2500  # 624 words and a position: what a Mersenne Twister keeps
-
-
-class RandomStates:
-    """The states of the global generators that belong to one owner.
-
-    Made, they are those in force, which stay the caller's; `copied` makes others.
-
-    Attributes:
-        torch: Generator that has the state of torch's global CPU generator while another owner's is
-            in force: what is drawn from it, the owner has drawn.
-    """
-
-    def __init__(self) -> None:
-        self.torch = torch.Generator()
-        self._cuda: list[Tensor] = []
-        self._python = random.getstate()
-        self._numpy = get_bit_generator()
-        self._numpy_normal: Any = None  # NumPy keeps every second normal number in another place
-        self._python_memory = self._numpy_memory = b""
-        self.leave()
-
-    @classmethod
-    def copied(cls) -> RandomStates:
-        """States equal to those in force, for another owner."""
-        states = cls()
-        states._numpy = copy.deepcopy(states._numpy)
-        return states
-
-    def enter(self) -> None:
-        """Put the states in force."""
-        torch.set_rng_state(self.torch.get_state())
-        for index, state in enumerate(self._cuda):
-            torch.cuda.set_rng_state(state, index)
-        random.setstate(self._python)
-        set_bit_generator(self._numpy)
-        if self._numpy_normal is not None:
-            np.random.set_state(self._numpy_normal)
-
-    def leave(self) -> None:
-        """Keep the states in force as the owner's; another may `enter` now."""
-        self.torch.set_state(torch.get_rng_state())
-        if torch.cuda.is_initialized():
-            self._cuda = torch.cuda.get_rng_state_all()
-        if self._python_drawn():
-            self._python = random.getstate()
-        self._python_memory = _python_memory()
-        if self._numpy_drawn():
-            self._numpy = get_bit_generator()
-            self._numpy_memory = _numpy_memory(self._numpy)
-            state = np.random.get_state(legacy=False)
-            self._numpy_normal = state if state["has_gauss"] else None
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """`enter` before the block and `leave` after it."""
-        self.enter()
-        try:
-            yield
-        finally:
-            self.leave()
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """`leave` before the block, in which other owners take turns, and `enter` after it."""
-        self.leave()
-        try:
-            yield
-        finally:
-            self.enter()
-
-    def _python_drawn(self) -> bool:
-        """Whether Python's state is another than that of the last `leave` or `enter`."""
-        if not self._python_memory or self._python[2] is not None:  # a normal number is kept apart
-            return random.getstate() != self._python
-        return _python_memory() != self._python_memory
-
-    def _numpy_drawn(self) -> bool:
-        """Whether NumPy's state may be another; certain of a Mersenne Twister's."""
-        numpy = get_bit_generator()
-        if numpy is not self._numpy or self._numpy_normal is not None:
-            return True
-        memory = _numpy_memory(numpy)
-        return not memory or memory != self._numpy_memory
 
 
 class DrawDetector:

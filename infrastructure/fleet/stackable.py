@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable
 
 import torch
@@ -49,16 +48,6 @@ def stacked_form(model: Module) -> StackedForm:
             "and models with a stacked_form()"
         )
     return own()
-
-
-def shape_text(trainer: FP16Trainer) -> str:
-    """Text that is equal for trainers that one fleet can step together, in any process.
-
-    Raises:
-        NotStackableError: The trainer's model, or what it does in its step, is not for a fleet.
-    """
-    key = repr(stack_key(trainer, stacked_form(trainer.model)))
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def stack_key(trainer: FP16Trainer, form: StackedForm) -> Hashable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import structlog
 import torch
@@ -189,9 +189,8 @@ def _finish(
         if row in together:
             continue
         own = stacks.parameters.own(members[row])
-        for parameter, gradient in zip(own, gradients, strict=True):
-            parameter.grad = gradient[row]
-        turns[row].slot.member.trainer.step_with_gradients(loss_G[row])
+        scaled = [gradient[row] for gradient in gradients]
+        turns[row].slot.member.trainer.step(_KnownGradients.apply(loss_G[row], scaled, *own))
     if not together:
         return
     norms = [torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients]
@@ -203,9 +202,24 @@ def _finish(
     skipped = found_inf_G.tolist()
     rows = [row for row in together if not skipped[row]]
     stacks.adam.step(members, rows, gradients, norm_G, scale_G)
-    norm_and_loss_G2 = torch.stack((norm_G, loss_G), dim=1)
+    norms, losses = (each.unbind() for each in torch.stack((norm_G, loss_G)))
+    found_inf = found_inf_G.unbind()
     for row in together:
         trainer = turns[row].slot.member.trainer
-        if scale_G is not None:
-            trainer.update_loss_scale(loss_G[row], found_inf_G[row])
-        trainer.count_row(norm_and_loss_G2, found_inf_G, row)
+        trainer.update_loss_scale(losses[row], found_inf[row])
+        trainer.count_step(norms[row], losses[row], skipped=found_inf[row])
+
+
+class _KnownGradients(torch.autograd.Function):
+    """A loss whose scaled gradients are known: `FP16Trainer.step` takes it as any other."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, scaled: Sequence[Tensor], *_parameters: Tensor) -> Tensor:
+        """A copy of *loss*, float32 ``[]``."""
+        ctx.scaled = scaled
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_scale: Tensor) -> Any:
+        """The gradients of the parameters, to which the loss scale has been applied already."""
+        return None, None, *ctx.scaled

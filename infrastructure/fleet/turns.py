@@ -88,9 +88,6 @@ def step_alone(slot: Slot, batch: Batch) -> None:
     """Take a step of one member by itself; one that raises leaves no gradients behind."""
     member = slot.member
     try:
-        if member.step_alone is not None:
-            member.step_alone(batch)
-            return
         with _drawing_from(member.generator):
             member.trainer.train_batch(batch, member.loss)
     except (Exception, SystemExit):

@@ -98,7 +98,7 @@ class FP16Trainer:
         )
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
-        self._skipped: Tensor | tuple[Tensor, int] | None = None  # or a stack and a row of it
+        self._skipped: Tensor | None = None
         self._switch = PrecisionSwitch(
             model,
             optimizer,
@@ -273,12 +273,9 @@ class FP16Trainer:
         On the device: an average of the weights can use it without a device read. None if the step
         had no gradients.
         """
-        if isinstance(self._skipped, tuple):
-            skipped_G, row = self._skipped
-            return skipped_G[row]
         return self._skipped
 
-    # For code that takes the trainer's steps in another way, such as CUDA graphs and fleets.
+    # For code that takes the trainer's steps in another way, as CUDA graphs do.
 
     @property
     def fused_step_unavailable_reason(self) -> str | None:
@@ -316,19 +313,6 @@ class FP16Trainer:
         """What the loss is multiplied by, float32 ``[]`` on the device; 1 without a loss scale."""
         return self._loss_scale.scale if self.precision.scales_loss else self._one
 
-    def step_with_gradients(self, loss: Tensor) -> None:
-        """Attempt an optimizer step with the gradients that the caller has put into ``.grad``.
-
-        Args:
-            loss: float32 ``[]``, detached and not scaled.
-
-        Raises:
-            RuntimeError: Inside an accumulation window.
-        """
-        self._require_step_boundary("gradients of the caller can be used")
-        self._window_loss, self._micro_batches = loss, 1
-        self.finish_window()
-
     def update_loss_scale(self, loss: Tensor, found_inf: Tensor) -> None:
         """Let the loss scale, if one is in force, react to an attempted optimizer step.
 
@@ -351,19 +335,6 @@ class FP16Trainer:
         self.record.fp16_steps += self.precision is Precision.FP16
         self._skipped = skipped
         self.record.add(norm, loss)
-
-    def count_row(self, norm_and_loss_G2: Tensor, skipped_G: Tensor, row: int) -> None:
-        """Count an optimizer step that was taken together with those of other trainers.
-
-        Args:
-            norm_and_loss_G2: float32, norm and loss of G trainers; see `count_step`.
-            skipped_G: float32: 1 if the step was skipped, 0 if it was applied.
-            row: Row of this trainer. The tensors must not change later.
-        """
-        self.record.training_steps += 1
-        self.record.fp16_steps += self.precision is Precision.FP16
-        self._skipped = (skipped_G, row)
-        self.record.add_row(norm_and_loss_G2, row)
 
     # Precision, between two optimizer steps.
 

@@ -48,8 +48,7 @@ class StepRecord:
 
     def __init__(self, device: torch.device) -> None:
         self.training_steps = self.fp16_steps = self.no_gradient_steps = 0
-        self._recent: list[Tensor] = []  # norm, loss, norm, loss ...; or stacks, see `add_row`
-        self._row: tuple[int, int] | None = None  # of the stacks, and their number of rows
+        self._recent: list[Tensor] = []  # norm, loss, norm, loss ...
         self._overflow_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._nonfinite_loss_steps = torch.zeros((), dtype=torch.int64, device=device)
         self._consecutive = torch.zeros((), dtype=torch.int64, device=device)
@@ -65,45 +64,16 @@ class StepRecord:
             norm: float32 ``[]``, global norm of the unscaled gradients.
             loss: float32 ``[]``.
         """
-        if self._row is not None:
-            self._take_apart()
         self._recent += (norm, loss)
         if len(self._recent) == 2 * _FOLD_EVERY:
             self._fold()
 
-    def add_row(self, norm_and_loss_G2: Tensor, row: int) -> None:
-        """Record an attempted step that was taken together with those of other trainers.
-
-        Args:
-            norm_and_loss_G2: float32, what `add` takes, of G trainers; it must not change later.
-            row: Row of this trainer.
-        """
-        place = (row, len(norm_and_loss_G2))
-        if not self._recent:
-            self._row = place
-        elif self._row != place:
-            self.add(*norm_and_loss_G2[row].unbind())
-            return
-        self._recent.append(norm_and_loss_G2)
-        if len(self._recent) == _FOLD_EVERY:
-            self._fold()
-
-    def _take_apart(self) -> None:
-        """Keep numbers in place of stacks; the same steps are folded together either way."""
-        self._recent[:] = self._norm_and_loss_of_recent().flatten().unbind()
-        self._row = None
-
-    def _norm_and_loss_of_recent(self) -> Tensor:
-        stack = torch.stack(self._recent)
-        return stack.view(-1, 2) if self._row is None else stack[:, self._row[0]]
-
     def _fold(self) -> None:
         if not self._recent:
             return
-        recent_N2 = self._norm_and_loss_of_recent()
+        recent_N2 = torch.stack(self._recent).view(-1, 2)
         norm_N, loss_N = recent_N2.unbind(1)
         self._recent.clear()
-        self._row = None
         self._grad_norm = norm_N[-1]
         if recent_N2.device.type == "cpu" and np.isfinite(recent_N2.numpy()).all():
             self._consecutive.zero_()  # what the general case below comes to
@@ -192,7 +162,6 @@ class StepRecord:
         self.fp16_steps = state["fp16_steps"]
         self.no_gradient_steps = state["no_gradient_steps"]
         self._recent.clear()
-        self._row = None
         self._consecutive.zero_()
         self._overflow_steps.fill_(state["overflow_steps"])
         self._nonfinite_loss_steps.fill_(state["nonfinite_loss_steps"])

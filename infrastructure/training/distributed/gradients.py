@@ -31,7 +31,7 @@ def is_shared_by_ranks(model: Module) -> bool:
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise ValueError(
             "FSDP1 hides which parameters a rank holds: shard the model with fully_shard() "
-            "(FSDP2), or step it by hand with a ShardedGradScaler; see docs/distributed.md"
+            "(FSDP2), or step it by hand with a ShardedGradScaler; see docs/how-to/distributed.md"
         )
     inner = [name for name, module in model.named_modules() if is_distributed(module)]
     if inner:

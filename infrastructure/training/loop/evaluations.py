@@ -9,7 +9,6 @@ import torch
 from torch.nn import Module
 
 from infrastructure.agent_contract import Evaluation, Job
-from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import BaseEvent, Evaluated
 from infrastructure.training.checkpoints import BestEpoch
@@ -17,7 +16,7 @@ from infrastructure.training.distributed import DistributedModel, Ranks
 from infrastructure.training.loop.early_stop import EarlyStop
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.precision import Precision, PrecisionForward
-from infrastructure.training.rounds import OnPolicyRounds, Rounds
+from infrastructure.training.rounds import Rounds, kind_of
 
 
 class EpochEvaluations:
@@ -53,6 +52,7 @@ class EpochEvaluations:
         best_epoch: BestEpoch | None,
         emit: Callable[[BaseEvent], None],
     ) -> None:
+        self._kind = kind_of(job)
         self._job, self._model, self._ranks, self._device = job, model, ranks, device
         self._rounds, self._first_batch, self._progress = rounds, first_batch, progress
         self._early_stop, self._best_epoch, self._emit = early_stop, best_epoch, emit
@@ -93,17 +93,13 @@ class EpochEvaluations:
         return evaluation
 
     def _with_round_metrics(self, evaluation: Evaluation) -> Evaluation:
-        job, rounds = self._job, self._rounds
-        if not isinstance(job, OnPolicyJob) or not isinstance(rounds, OnPolicyRounds):
+        if not self._trained_beyond_warm_up():
             return evaluation
-        if job.round_metrics is None or not self._trained_beyond_warm_up():
-            return evaluation
-        metrics = {**job.round_metrics(rounds.batches), **evaluation.metrics}
-        return replace(evaluation, metrics=metrics)
+        metrics = self._kind.round_metrics(self._rounds.batches)
+        return replace(evaluation, metrics={**metrics, **evaluation.metrics})
 
     def _trained_beyond_warm_up(self) -> bool:
-        warm_up = self._job.warm_up_rounds if isinstance(self._job, OnPolicyJob) else 0
-        return self._progress.epoch * self._rounds.per_epoch > warm_up
+        return self._progress.epoch * self._rounds.per_epoch > self._kind.warm_up_rounds
 
 
 def _checked(evaluation: object) -> Evaluation:

@@ -7,31 +7,33 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from infrastructure.agent_contract import Evaluation, Forward, Job
-from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
-from infrastructure.agent_contract.training_job import Batch, TrainingJob
+from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Command, PrecisionState, SaveCheckpoint
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, CheckpointSaved, Notice, StepStats
 from infrastructure.training.diagnostics.phase_clock import PhaseClock, PhaseTime
 from infrastructure.training.fp16_trainer import FP16Trainer
-from infrastructure.training.loop import StepRequest, Steps, TrainingResult
+from infrastructure.training.loop import Stepper, TrainingEnv, prepare, run
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.profiling.extrapolation import (
     CHECKPOINT,
     EVALUATE,
     ROLLOUT,
     SET_UP,
-    WARM_UP,
     TrainingTimes,
 )
-from infrastructure.training.rounds.first_batches import untrained_roles
-from infrastructure.training.rounds.generation import generate
+from infrastructure.training.rounds import MakeBatches, Part, kind_of
+
+B = TypeVar("B")
 
 _MEMORY_STEPS = 50  # between two notes of the peak memory
+_LOOP = "loop"
 WARM_UP_STEPS = 5  # make the optimizer's state and warm the allocator and caches
 _OF_TRAINER = {  # phase by the trainer's method
     "training_step": "forward",
@@ -59,14 +61,10 @@ class TimedTraining:
     remarks: tuple[str, ...]
 
 
-BeginTraining = Callable[..., Steps[TrainingResult]]
-"""`training_steps` with all arguments but ``job``, ``emit`` and ``commands``."""
-
-
 def time_training(
     job: Job,
     clock: PhaseClock,
-    begin: BeginTraining,
+    env: TrainingEnv,
     *,
     seconds: float,
     checkpoint_interval_seconds: float,
@@ -75,23 +73,22 @@ def time_training(
 
     Args:
         clock: Clock without an open phase.
-        begin: Function that begins the training, with a new folder for its checkpoints.
+        env: What to train it with, with a new folder for its checkpoints; its ``emit`` and
+            ``commands`` are not used.
         seconds: Wall seconds after the first steps; a step or an evaluation that has begun ends.
         checkpoint_interval_seconds: Longest time between two checkpoints of a run.
 
     Raises:
         Exception: What a training raises; see `train`.
     """
-    timed = _Timer(job, clock)
-    trainer = timed.train(begin, seconds)
+    timed = _Timer(job, clock, seconds)
+    trainer = timed.train(env)
     if EVALUATE not in {*timed.first, *timed.rest}:
         timed.evaluate_once(trainer)
-    rounds = warm_up_rounds = 0
-    if isinstance(job, OnPolicyJob):
-        rounds = job.epochs * job.rounds_per_epoch
-        warm_up_rounds = min(job.warm_up_rounds, rounds)
-        if ROLLOUT not in {*timed.set_up, *timed.first, *timed.rest} and warm_up_rounds < rounds:
-            timed.generate_once(trainer)
+    kind = kind_of(job)
+    rounds, warm_up_rounds = kind.rounds, min(kind.warm_up_rounds, kind.rounds)
+    if warm_up_rounds < rounds and ROLLOUT not in {*timed.set_up, *timed.first, *timed.rest}:
+        timed.generate_once(trainer)
     taken, steady = trainer.training_steps, trainer.training_steps - timed.first_steps
     times = TrainingTimes(
         set_up=timed.set_up,
@@ -126,8 +123,10 @@ class _Timer:
         remarks: Warnings of the training.
     """
 
-    def __init__(self, job: Job, clock: PhaseClock) -> None:
-        self._job, self._clock = job, clock
+    def __init__(self, job: Job, clock: PhaseClock, seconds: float) -> None:
+        self._job, self._clock, self._seconds = job, clock, seconds
+        self._kind = kind_of(job)
+        self._ends_at = math.inf
         self._commands: list[Command] = []
         self._saving = False
         self.set_up: dict[str, PhaseTime] = {}
@@ -138,34 +137,47 @@ class _Timer:
         self.evaluations: list[Evaluation] = []
         self.remarks: list[str] = []
 
-    def train(self, begin: BeginTraining, seconds: float) -> FP16Trainer:
-        """Train, stop after so many *seconds*, and return the trainer."""
-        clock, ends_at = self._clock, math.inf
-        job, commands = self._timed_job(), self._due_commands
-        steps = begin(job, emit=self._on_event, commands=commands)
-        with clock.phase(SET_UP, memory=True):
-            first = next(steps)
-        request: StepRequest | None = first
-        trainer = first.loop.trainer
-        marked = clock.mark(trainer, _OF_TRAINER)
-        self.set_up = clock.take()
-        while request is not None:
-            with clock.phase("loop"):
-                request.take()
-            if not self.first_steps and trainer.training_steps >= WARM_UP_STEPS:
-                self.first, self.first_steps = clock.take(), trainer.training_steps
-                ends_at = time.monotonic() + seconds
-                self._commands.append(SaveCheckpoint())
-            elif time.monotonic() >= ends_at:
-                self._commands.append(Stop(reason="measured"))
-                ends_at, self.complete = math.inf, False
-            with clock.phase("loop", memory=trainer.training_steps % _MEMORY_STEPS == 1):
-                request = next(steps, None)
-                self._end_checkpoint()
-        marked.remove()
+    def train(self, env: TrainingEnv) -> FP16Trainer:
+        """Train, stop after the seconds, and return the trainer."""
+        clock = self._clock
+        clock.enter(SET_UP)
+        job = self._kind.watched(self._make, self._evaluate)
+        own = replace(env, emit=self._on_event, commands=self._due_commands)
+        training = prepare(job, own)
+        trainer = training.trainer
+        training.stepper = _TimedStepper(training.stepper, trainer, self)
+        run(training)
+        self._end_checkpoint()
+        clock.exit()
+        clock.record_memory(_LOOP)
         self.rest = clock.take()
         self.first_steps = self.first_steps or trainer.training_steps
         return trainer
+
+    def before_step(self, trainer: FP16Trainer) -> None:
+        """End what comes before the first step, or a checkpoint that was not written."""
+        self._end_checkpoint()
+        if not self.set_up:
+            self._clock.exit()
+            self._clock.record_memory(SET_UP)
+            self.set_up = self._clock.take()
+            self._clock.mark(trainer, _OF_TRAINER)
+            self._clock.enter(_LOOP)
+
+    def after_step(self, trainer: FP16Trainer) -> None:
+        """End the first steps, or the training."""
+        clock, steps = self._clock, trainer.training_steps
+        if not self.first_steps and steps >= WARM_UP_STEPS:
+            clock.exit()
+            self.first, self.first_steps = clock.take(), steps
+            clock.enter(_LOOP)
+            self._ends_at = time.monotonic() + self._seconds
+            self._commands.append(SaveCheckpoint())
+        elif time.monotonic() >= self._ends_at:
+            self._commands.append(Stop(reason="measured"))
+            self._ends_at, self.complete = math.inf, False
+        if steps % _MEMORY_STEPS == 1:
+            clock.record_memory(_LOOP)
 
     def evaluate_once(self, trainer: FP16Trainer) -> None:
         """Evaluate as at the end of an epoch, if none has ended."""
@@ -177,46 +189,25 @@ class _Timer:
 
     def generate_once(self, trainer: FP16Trainer) -> None:
         """Generate the first round after the warm-up, if the training has not come so far."""
-        job = self._timed_job()
-        if isinstance(job, OnPolicyJob):
-            roles = untrained_roles(job, trainer.model.eval(), trainer.device)
-            generate(job, job.warm_up_rounds, roles)
-            self.rest |= self._clock.take()
-            self.remarks.append(
-                f"the steps measured are those of the warm-up of {job.warm_up_rounds} rounds; one "
-                "round was generated after it, in FP32"
-            )
+        rounds = self._kind.warm_up_rounds
+        with self._clock.phase(ROLLOUT):
+            self._kind.generate_untrained(rounds, trainer.model.eval(), trainer.device)
+        self.rest |= self._clock.take()
+        self.remarks.append(
+            f"the steps measured are those of the warm-up of {rounds} rounds; one round was "
+            "generated after it, in FP32"
+        )
 
-    def _timed_job(self) -> Job:
-        """The job with its batches and its evaluation charged to phases of their own."""
-        job = self._job
-        if isinstance(job, OnPolicyJob):
-            batches = self._rollout(job.batches, job.warm_up_rounds)
-            return replace(job, batches=batches, evaluate=self._evaluate)
-        if isinstance(job, TrainingJob):
-            return replace(job, batches=self._batches(job.batches), evaluate=self._evaluate)
-        raise TypeError(f"a job must be a TrainingJob or an OnPolicyJob, got {type(job).__name__}")
-
-    def _batches(
-        self, batches: Callable[[int], Iterable[Batch]]
-    ) -> Callable[[int], Iterable[Batch]]:
-        def timed(epoch: int) -> Iterable[Batch]:
-            with self._clock.phase("batches"):
-                found = batches(epoch)
-            if isinstance(found, Sized):
-                return _SizedBatches(found, len(found), self._clock)
-            return _Batches(found, self._clock)
-
-        return timed
-
-    def _rollout(
-        self, batches: Callable[[int, Roles], Iterable[Batch]], warm_up_rounds: int
-    ) -> Callable[[int, Roles], Iterable[Batch]]:
-        def timed(round_: int, roles: Roles) -> Iterable[Batch]:
-            with self._clock.phase(WARM_UP if round_ < warm_up_rounds else ROLLOUT):
-                return list(batches(round_, roles))
-
-        return timed
+    def _make(self, part: Part, make: MakeBatches) -> Iterable[Batch]:
+        """Charge the making of batches to a phase of its own."""
+        if part != "batches":
+            with self._clock.phase(part):
+                return list(make())
+        with self._clock.phase("batches"):
+            found = make()
+        if isinstance(found, Sized):
+            return _SizedBatches(found, len(found), self._clock)
+        return _Batches(found, self._clock)
 
     def _evaluate(self, forward: Forward) -> Evaluation:
         with self._clock.phase(EVALUATE, memory=True):
@@ -244,6 +235,21 @@ class _Timer:
         if self._saving:
             self._saving = False
             self._clock.exit()
+
+
+class _TimedStepper:
+    """Takes the steps of a training, with `_Timer.before_step` and `_Timer.after_step`."""
+
+    def __init__(self, stepper: Stepper, trainer: FP16Trainer, timer: _Timer) -> None:
+        self._stepper, self._trainer, self._timer = stepper, trainer, timer
+
+    def train_batch(
+        self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor], *, replay: bool = False
+    ) -> None:
+        """Take the step; see `FP16Trainer.train_batch`."""
+        self._timer.before_step(self._trainer)
+        self._stepper.train_batch(batch, compute_loss_fn, replay=replay)
+        self._timer.after_step(self._trainer)
 
 
 class _Batches:

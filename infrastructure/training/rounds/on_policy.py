@@ -50,9 +50,12 @@ class OnPolicyRounds:
     Attributes:
         per_epoch: Rounds between two evaluations.
         batches: Those of the round under way, or of the last one.
+        generates: Whether `begin` generates batches with the model.
         generated: The round that the last `begin` has generated; None if a checkpoint held it, in
             the warm-up, and on other ranks than 0.
     """
+
+    generates = True
 
     def __init__(
         self, job: OnPolicyJob, model: DistributedModel, ranks: Ranks, device: torch.device

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from infrastructure.agent_contract import TrainingJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.training.precision.roles import RolePrecisions
+from infrastructure.training.rounds.on_policy import GeneratedRound
 
 
 class Rounds(Protocol):
@@ -15,9 +16,15 @@ class Rounds(Protocol):
 
     Attributes:
         per_epoch: Rounds between two evaluations.
+        generates: Whether `begin` generates batches with the model, which takes long.
+        generated: The round that the last `begin` has generated, or None; see `OnPolicyRounds`.
+        batches: Those generated for the round under way, or the last one.
     """
 
     per_epoch: int
+    generates: bool
+    generated: GeneratedRound | None
+    batches: list[Batch]
 
     def set_precision(self, precisions: RolePrecisions) -> None:
         """Compute with the copies of the weights in these types from now on."""
@@ -42,9 +49,12 @@ class DatasetRounds:
     """The rounds of a `TrainingJob`: each is one epoch of its batches."""
 
     per_epoch = 1
+    generates = False
 
     def __init__(self, job: TrainingJob) -> None:
         self._job = job
+        self.generated: GeneratedRound | None = None
+        self.batches: list[Batch] = []
 
     def set_precision(self, precisions: RolePrecisions) -> None:
         """Nothing to change: recorded data need no copy of the weights."""

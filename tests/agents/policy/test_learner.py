@@ -80,7 +80,7 @@ def first_batch(job: Job, round_: int) -> Batch:
 
 @pytest.mark.process
 def test_it_learns_from_demonstrations_and_then_from_reward(tmp_path: Path) -> None:
-    """A few rounds; whole learning curves are made by hand, see docs/policies.md."""
+    """A few rounds; whole learning curves are made by hand, see docs/how-to/policies.md."""
     task = replace(TASK, warm_up_rounds=25)
     job = job_of(task, rounds=10, rounds_per_epoch=35)
     before = job.evaluate(None).value

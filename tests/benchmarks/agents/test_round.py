@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.agents.round import (
     COLD,
-    STACKED,
+    SHARED,
     THEN,
     Measured,
     Outcome,
@@ -63,7 +63,7 @@ def test_another_checkout_must_be_one(tmp_path: Path) -> None:
 
 
 def test_each_way_is_compared_with_the_first_and_the_one_before() -> None:
-    rows, columns = way_rows(COLD_RUNS, {STACKED: measured(16.0, "marketing", "spec")})
+    rows, columns = way_rows(COLD_RUNS, {SHARED: measured(16.0, "marketing", "spec")})
     assert [row["first way ÷ this"] for row in rows] == ["1.00", "4.00", "5.00"]
     assert [row["way before ÷ this"] for row in rows] == ["1.00", "4.00", "1.25"]
     assert [row["published"] for row in rows] == ["2", "2", "2"]
@@ -84,12 +84,6 @@ def test_an_agent_that_published_nothing_has_no_accuracy() -> None:
 def test_other_weights_are_an_error() -> None:
     other = replace(OUTCOME, weights="b")
     together = replace(measured(1.0), outcomes={"marketing": OUTCOME, "spec": other})
-    with pytest.raises(OtherWeightsError, match="stacked: spec has other weights"):
-        require_equal_weights(STACKED, together, COLD_RUNS[COLD])
-    require_equal_weights(STACKED, measured(1.0, "spec"), COLD_RUNS[COLD])
-
-
-def test_a_measured_standing_is_preferred() -> None:
-    standings = ["stepped together while it is measured", "1.20 times as fast", "trains alone"]
-    assert replace(OUTCOME, standings=standings).measured_standing == "1.20 times as fast"
-    assert OUTCOME.measured_standing == ""
+    with pytest.raises(OtherWeightsError, match="one process: spec has other weights"):
+        require_equal_weights(SHARED, together, COLD_RUNS[COLD])
+    require_equal_weights(SHARED, measured(1.0, "spec"), COLD_RUNS[COLD])

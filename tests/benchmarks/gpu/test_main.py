@@ -32,7 +32,7 @@ def test_a_rehearsal_writes_a_page_and_a_json(
     # Two real ranks, over gloo here.
     step = claims["nccl-one-step"]
     assert step["outcome"] == "proven", step
-    assert step["place"].startswith("docs/distributed.md:")
+    assert step["place"].startswith("docs/how-to/distributed.md:")
     assert len(step["figures"]) == 6
     assert claims["nccl-skip-together"]["outcome"] == "proven"
     assert claims["memory-large"]["reason"] == "large is too large for a CPU"

@@ -30,7 +30,7 @@ def test_what_was_refuted_comes_first_with_a_link_to_its_document() -> None:
     assert lines[0] == "# What this project says about CUDA: A GPU"
     first = next(line for line in lines if "**" in line)
     assert "**refuted** | a \\| b |" in first
-    assert "](../docs/fleet.md))" in first
+    assert "](../docs/how-to/fleet.md))" in first
     assert "a table" in lines
 
 

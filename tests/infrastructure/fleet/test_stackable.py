@@ -1,11 +1,10 @@
 import copy
-import itertools
 
 import pytest
 import torch
 from torch import nn
 
-from infrastructure.fleet import Fleet, FleetMember, not_stackable_reason, shape_text
+from infrastructure.fleet import Fleet, FleetMember, not_stackable_reason
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 
 
@@ -83,14 +82,3 @@ def test_an_optimizer_of_some_parameters_trains_alone():
     for name, trainer in enumerate(trainers):
         fleet.join(str(name), FleetMember(trainer=trainer, loss=lambda f, b: f(b["x"]).mean()))
     assert all("only some of the model's parameters" in why for why in fleet.alone.values())
-
-
-def test_the_text_of_a_shape_tells_trainings_apart_that_no_fleet_steps_together():
-    def text(*sizes):
-        layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
-        model = nn.Sequential(*layers)
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        return shape_text(FP16Trainer(model, optimizer, FP16TrainingConfig(precision="fp32")))
-
-    assert text(2, 3, 2) == text(2, 3, 2)
-    assert len({text(2, 3, 2), text(2, 4, 2), text(2, 2)}) == 3

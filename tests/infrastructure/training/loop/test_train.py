@@ -24,7 +24,7 @@ from infrastructure.events.event import (
 )
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.checkpoints import CheckpointError
-from infrastructure.training.loop import LoopOptions, TrainingResult, train, training_steps
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.loop.divergence import TrainingDivergedError
 from tests.infrastructure.training.losses import infinite_gradient
 
@@ -406,52 +406,11 @@ def test_modules_of_job_and_configuration_stay_in_fp32_until_the_training_ends(
         run(replace(job, keep_fp32=["head"]), tmp_path / "3")
 
 
-def steps_of(job, folder: Path, daemon: Daemon, **options):
-    return training_steps(
-        job,
-        device=torch.device("cpu"),
-        precision=FP16,
-        config=FP16TrainingConfig(cpu_half=True, loss_scale=256.0, growth_interval=10),
-        options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0, **options),
-        folder=folder,
-        emit=daemon.events.append,
-        commands=daemon.commands,
-    )
+def test_an_error_of_a_step_leaves_the_modules_to_their_author(make_job, tmp_path: Path):
+    def fail(_forward, _batch):
+        raise RuntimeError("of the step")
 
-
-def test_a_caller_may_take_the_steps(make_job, tmp_path: Path):
-    expected_job, job, daemon = make_job(), make_job(), Daemon(step9=SetPrecision(state=FP32))
-    expected, _ = run(expected_job, tmp_path / "a", Daemon(step9=SetPrecision(state=FP32)))
-    steps = steps_of(job, tmp_path / "b", daemon)
-    assert daemon.events == []  # nothing happens before the generator is advanced
-    taken = 0
-    while True:
-        try:
-            request = next(steps)
-        except StopIteration as end:
-            result = end.value
-            break
-        taken += 1
-        assert request.loop.alone_reason is None
-        request.loop.trainer.train_batch(request.batch, request.loop.loss)
-    assert taken == 24
-    assert result == expected
-    assert torch.equal(weights(job), weights(expected_job))
-
-
-def test_an_error_of_a_step_ends_the_training_it_is_thrown_into(make_job, tmp_path: Path):
-    daemon = Daemon()
-    job = replace(make_job(), keep_fp32=("0",))
-    steps = steps_of(job, tmp_path, daemon)
-    next(steps).take()
-    next(steps)
+    job = replace(make_job(), keep_fp32=("0",), loss=fail)
     with pytest.raises(RuntimeError, match="of the step"):
-        steps.throw(RuntimeError("of the step"))
-    assert "forward" not in vars(job.model[0])  # its modules are released to their author
-    with pytest.raises(StopIteration):
-        next(steps)
-
-
-def test_a_profiled_training_asks_to_be_stepped_alone(make_job, tmp_path: Path):
-    request = next(steps_of(make_job(), tmp_path, Daemon(), profile_steps=3))
-    assert request.loop.alone_reason == "its steps are profiled"
+        run(job, tmp_path)
+    assert "forward" not in vars(job.model[0])

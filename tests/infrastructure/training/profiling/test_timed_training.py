@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from infrastructure.events import PrecisionState
 from infrastructure.events.profile_report import STEP_PHASES
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics.phase_clock import PhaseClock
-from infrastructure.training.loop import LoopOptions, training_steps
+from infrastructure.training.loop import LoopOptions, TrainingEnv
 from infrastructure.training.profiling import time_training, training_costs
 from infrastructure.training.profiling.timed_training import TimedTraining
 from tests.infrastructure.training.bandit import Bandit
@@ -23,17 +22,16 @@ FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 
 
 def measure(job: Job, folder: Path, *, seconds: float = 0.0) -> TimedTraining:
-    begin = partial(
-        training_steps,
+    env = TrainingEnv(
         device=CPU,
         precision=FP32,
         config=FP16TrainingConfig(),
         options=LoopOptions(seed=3),
         folder=folder / "checkpoints",
+        emit=lambda _event: None,
+        commands=tuple,
     )
-    return time_training(
-        job, PhaseClock(), begin, seconds=seconds, checkpoint_interval_seconds=0.001
-    )
+    return time_training(job, PhaseClock(), env, seconds=seconds, checkpoint_interval_seconds=0.001)
 
 
 def test_a_part_of_a_long_training_stands_for_all(

@@ -49,7 +49,7 @@ def run(
     folder: Path,
     precision="fp32",
     daemon: Daemon | None = None,
-    best_epoch: BestEpoch | None = None,
+    best_epoch: Path | None = None,
     **options,
 ) -> tuple[TrainingResult, Daemon]:
     daemon = daemon or Daemon()
@@ -95,15 +95,14 @@ def test_the_best_epoch_after_the_warm_up_is_kept(tmp_path: Path):
         return Evaluation(metrics=metrics, primary="reward", higher_is_better=True)
 
     bandit = Bandit(epochs=4, rounds_per_epoch=1, warm_up_rounds=1, evaluate=evaluate)
-    best = BestEpoch(tmp_path / "best.pt")
+    best = tmp_path / "best.pt"
     stop = Daemon(at=2 * (PER_ROUND + 1) + 2, command=Stop(reason="test"))
     stopped, _ = run(bandit, tmp_path / "run", daemon=stop, best_epoch=best)
     assert (stopped.outcome, stopped.epochs) == ("stopped", 2)
-    resumed = BestEpoch(tmp_path / "best.pt")
-    result, _ = run(bandit, tmp_path / "run", best_epoch=resumed)
+    result, _ = run(bandit, tmp_path / "run", best_epoch=best)
     assert result.evaluation.value == 0.7
     assert torch.equal(weights(bandit), seen[-1]), "train leaves those of the last epoch"
-    assert resumed.restore(bandit.model).value == 0.8
+    assert BestEpoch(best).restore(bandit.model).value == 0.8
     assert torch.equal(weights(bandit), seen[1])
 
 

@@ -193,7 +193,7 @@ def hybrid(_folder: Path) -> Any:
 
 @scenario
 def fsdp1_by_hand(_folder: Path) -> Any:
-    """The lines of docs/distributed.md; rank 1 overflows in the second step."""
+    """The lines of docs/how-to/distributed.md; rank 1 overflows in the second step."""
     model = FullyShardedDataParallel(network(), device_id=CPU)
     try:
         trainer_of(model)

@@ -1,0 +1,167 @@
+"""Prepares a training: everything that comes before its first step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from infrastructure.agent_contract import Job
+from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events.event import BaseEvent, Notice, StepStats
+from infrastructure.training.checkpoints import BestEpoch, BestEpochError, CheckpointFolder
+from infrastructure.training.cuda_graphs import GraphedTrainer
+from infrastructure.training.diagnostics import Fp32Shadow, RepeatedPasses, StepProfile
+from infrastructure.training.distributed import DistributedModel, Ranks, distribute, is_sharded
+from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.inputs import seed_generators
+from infrastructure.training.loop.baseline import BaselineObserver
+from infrastructure.training.loop.divergence import DivergenceHandler
+from infrastructure.training.loop.early_stop import EarlyStop
+from infrastructure.training.loop.env import TrainingEnv
+from infrastructure.training.loop.evaluations import EpochEvaluations
+from infrastructure.training.loop.lr_schedule import LearningRateSchedule
+from infrastructure.training.loop.precision_decision import PrecisionDecision
+from infrastructure.training.loop.progress import SavedProgress
+from infrastructure.training.loop.statistics import StatsReporter
+from infrastructure.training.loop.telemetry import TelemetryObserver
+from infrastructure.training.loop.training import StepObserver, Training
+from infrastructure.training.precision import Precision
+from infrastructure.training.precision.keep_fp32 import keep_in_fp32
+from infrastructure.training.rounds import first_batches, kind_of
+
+
+def prepare(job: Job, env: TrainingEnv) -> Training:
+    """Prepare to train *job*, from the newest readable checkpoint in ``env.folder``, if any.
+
+    The model is moved to its device, and ``auto`` is measured; no step is taken.
+
+    Raises: See `train`.
+    """
+    ranks, device, options = Ranks(), env.device, env.options
+    if not ranks.is_rank_zero:
+        env = replace(env, emit=lambda _event: None)
+    job = _with_kept_modules(job, env, ranks)
+    checkpoints = CheckpointFolder(env.folder, options.keep_checkpoints, device, ranks)
+    seed_generators(options.seed + ranks.rank)
+    (first_batch,) = first_batches(job, device)
+    precision = PrecisionDecision(job, env, ranks)
+    first = precision.decide(env.precision)
+    compute = Precision(first.effective).compute
+    model = distribute(job.model, ranks, device, options.parallel, compute)
+    optimizer = job.optimizer(model.model.parameters())
+    config = replace(env.config, accumulate=job.accumulate, keep_fp32=job.keep_fp32)
+    trainer = FP16Trainer(model.model, optimizer, config, wish=first)
+    stepper = GraphedTrainer(trainer) if config.cuda_graph else trainer
+    schedule = None
+    if job.scheduler is not None:
+        scheduler = job.scheduler(optimizer)
+        schedule = LearningRateSchedule(scheduler, trainer, job.scheduler_counts)
+    kind = kind_of(job)
+    rounds, early_stop = kind.begin_rounds(model, ranks, device), EarlyStop(job.patience)
+    progress = SavedProgress(
+        trainer=trainer,
+        schedule=schedule,
+        early_stop=early_stop,
+        rounds=rounds,
+        checkpoints=checkpoints,
+        ranks=ranks,
+        seed=options.seed,
+        emit=env.emit,
+    )
+    progress.resume()
+    best_epoch = _best_epoch(env)
+    evaluations = EpochEvaluations(
+        job=job,
+        model=model,
+        ranks=ranks,
+        device=device,
+        rounds=rounds,
+        first_batch=first_batch,
+        progress=progress,
+        early_stop=early_stop,
+        best_epoch=best_epoch,
+        emit=env.emit,
+    )
+    profile_folder = env.folder.parent / "profile"
+    profile = StepProfile(options.profile_steps, profile_folder, env.emit, stepper)
+    observers, telemetry = _observers(job, env, ranks, model, first_batch, progress)
+    if options.profile_steps and ranks.is_rank_zero:
+        observers = [*observers, profile]
+
+    def report(event: BaseEvent) -> None:
+        env.emit(event)
+        if telemetry is not None and isinstance(event, StepStats):
+            telemetry.count(event)
+
+    return Training(
+        job=job,
+        kind=kind,
+        env=env,
+        ranks=ranks,
+        trainer=trainer,
+        stepper=stepper,
+        first=first,
+        precision=precision,
+        schedule=schedule,
+        rounds=rounds,
+        progress=progress,
+        early_stop=early_stop,
+        evaluations=evaluations,
+        best_epoch=best_epoch,
+        reporter=StatsReporter(trainer, report, options.stats_interval_steps),
+        divergence=DivergenceHandler(trainer, checkpoints, env.emit),
+        telemetry=telemetry,
+        profile=profile,
+        observers=observers,
+    )
+
+
+def _with_kept_modules(job: Job, env: TrainingEnv, ranks: Ranks) -> Job:
+    """*job* with the modules to keep in FP32 of both; from now on they compute in it."""
+    job = replace(job, keep_fp32=(*job.keep_fp32, *env.config.keep_fp32))
+    if job.keep_fp32 and env.options.parallel == "fsdp2-policy" and ranks.count > 1:
+        raise ValueError(
+            f"keep_fp32={list(job.keep_fp32)} has no effect with parallel='fsdp2-policy', "
+            "which gathers all parameters in half precision: use parallel='fsdp2'"
+        )
+    keep_in_fp32(job.model, job.keep_fp32, env.device)  # its copies inherit that
+    return job
+
+
+def _best_epoch(env: TrainingEnv) -> BestEpoch | None:
+    def warn(error: BestEpochError) -> None:
+        consequence = "the best epoch is chosen among those trained from now on"
+        env.emit(Notice.warning("best_epoch_damaged", error, consequence=consequence))
+
+    return None if env.best_epoch is None else BestEpoch(env.best_epoch, warn)
+
+
+def _observers(
+    job: Job,
+    env: TrainingEnv,
+    ranks: Ranks,
+    model: DistributedModel,
+    first_batch: Batch,
+    progress: SavedProgress,
+) -> tuple[Sequence[StepObserver], TelemetryObserver | None]:
+    """The observers that the options ask for, and the one of lost updates."""
+    observers: list[StepObserver] = []
+    telemetry, options, device, emit = None, env.options, env.device, env.emit
+    if not ranks.is_rank_zero:
+        return observers, telemetry
+    intervals = {
+        "baseline_not_measured": options.baseline_interval_steps,
+        "telemetry_not_measured": options.telemetry_interval_steps,
+    }
+    for notice, interval in intervals.items():
+        if interval and is_sharded(model.model):
+            fields = {"error": "the model is sharded, so no rank holds all of it"}
+            emit(Notice(event=notice, fields=fields))
+        elif interval and notice == "baseline_not_measured":
+            shadow = Fp32Shadow(model.plain, job.loss, first_batch, device)
+            observers.append(BaselineObserver(shadow, interval, emit, progress))
+        elif interval:
+            passes = RepeatedPasses(model.plain, job.loss, device)
+            telemetry = TelemetryObserver(passes, interval, emit)
+            observers.append(telemetry)
+    return observers, telemetry
