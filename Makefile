@@ -4,9 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEED ?= 0
+SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover gpu format clean everything install uninstall drill screenshots manifests boot-test torture prior
+.PHONY: help run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
+
+help:  ## Show the targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
 
 run: $(STAMP) .env  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
@@ -29,6 +33,15 @@ install:  ## Install or upgrade the systemd service, as root; DEVICE=cuda for GP
 
 uninstall:  ## Take the service away; PURGE=1 also its settings and data
 	deploy/systemd/uninstall.sh
+
+docs: $(STAMP)  ## Build the documentation, which the page serves under /docs; fails on a dead link
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d $(VENV)/doctrees docs $(SITE)
+
+docs-serve: docs  ## Build the documentation and show it on http://127.0.0.1:8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8000
+
+wheel: docs  ## Build the wheel, documentation included, into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 drill: $(STAMP)  ## Rehearse the rollback with a real daemon, in a minute
 	$(BIN)/python deploy/drill/drill.py

@@ -1,7 +1,7 @@
 """Draws the dashboards as a person would see them, from a Prometheus that has seen a daemon.
 
 ``python -m deploy.grafana.pictures --prometheus http://127.0.0.1:9090 --minutes 10 --agent NAME``
-writes one picture for each into ``docs/dashboards/``, and the top of the agent's for the README.
+writes one picture for each into ``docs/pictures/dashboards/``, and its top for the README.
 It needs the extra ``bench``.
 """
 
@@ -20,7 +20,7 @@ from deploy.grafana.answers import Prometheus, Window
 from deploy.grafana.dashboards import FOLDER
 from deploy.grafana.drawing import BACK, INK, draw
 
-OUT = Path("docs/dashboards")
+OUT = Path("docs/pictures/dashboards")
 MOST_SAMPLES = 240
 FRONT_ROWS = 24  # of the agent's dashboard, for the README: precision, run, loss, scale, skips
 

@@ -254,7 +254,7 @@ def _version(name: str) -> VerlVersion:
 
 
 def verl_overrides(
-    preset: Annotated[str, typer.Argument(help="Name of a preset; see docs/policies.md.")],
+    preset: Annotated[str, typer.Argument(help="Name of a preset; see docs/how-to/policies.md.")],
     verl: Annotated[
         str, typer.Option("--verl", help=f"Version of verl: {', '.join(VERSIONS)}.")
     ] = "v0.7.0",

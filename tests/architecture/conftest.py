@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-UNTRACKED = {"build", "dist", "benchmark_results", "__pycache__"}
+UNTRACKED = {"build", "dist", "benchmark_results", "__pycache__", "generated", "site"}
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -41,7 +41,12 @@ def files(root: Path) -> Callable[..., list[Path]]:
     return select
 
 
+def _guides(root: Path) -> list[Path]:
+    pages = sorted((root / "docs").rglob("*.md"))
+    return [page for page in pages if page.parent.name not in UNTRACKED]
+
+
 @pytest.fixture(scope="session")
 def pages(root: Path) -> list[Path]:
     """What an operator or an author reads."""
-    return [root / "README.md", *sorted((root / "docs").glob("*.md")), root / ".env.example"]
+    return [root / "README.md", *_guides(root), root / ".env.example"]

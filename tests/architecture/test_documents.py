@@ -110,7 +110,7 @@ def test_make_targets_named_exist(pages: list[Path], root: Path) -> None:
     assert every is not None
     benchmarks = {name for name in targets if name.startswith("bench-")}
     assert {*every[1].split()} == benchmarks, "make bench runs every benchmark"
-    page = (root / "docs" / "benchmarks.md").read_text()
+    page = (root / "docs" / "explanation/benchmarks.md").read_text()
     assert {name for name in benchmarks if f"make {name}`" not in page} == set()
 
 
@@ -175,7 +175,7 @@ def test_metrics_documented_are_the_metrics_declared(root: Path) -> None:
     """Name, type, labels and meaning, both ways."""
     documented = {
         _code(row[0])[0]: (row[1], set(_code(row[2])), row[3])
-        for row in _rows(root / "docs" / "metrics.md")
+        for row in _rows(root / "docs" / "reference/metrics.md")
         if len(row) == 4 and _code(row[0])
     }
     assert documented == _declared()
@@ -199,7 +199,7 @@ def test_the_table_of_presets_is_the_presets(root: Path) -> None:
     def short(types: RolePrecision) -> str:
         return types.store if types.store == types.compute == types.out else str(types)
 
-    page = (root / "docs" / "policies.md").read_text()
+    page = (root / "docs" / "how-to/policies.md").read_text()
     columns = [role for role in Role if role is not Role.ADVANTAGE]
     named = {Role.WORLD_MODEL, Role.POLICY, Role.REFERENCE, Role.ROLLOUT, Role.REWARD, Role.VALUE}
     assert {*columns} == {*named, Role.KL}, "the table has a column for each role"
@@ -207,14 +207,15 @@ def test_the_table_of_presets_is_the_presets(root: Path) -> None:
         assert preset[Role.KL] == preset[Role.ADVANTAGE], "one column for both"
         cells = " | ".join(short(preset[role]) for role in columns)
         assert f"| `{name}` | {cells} | {preset.source} |" in page
-    rows = [row for row in _rows(root / "docs" / "policies.md") if len(row) == len(columns) + 2]
+    policies = root / "docs" / "how-to/policies.md"
+    rows = [row for row in _rows(policies) if len(row) == len(columns) + 2]
     assert {_code(row[0])[0] for row in rows if _code(row[0])} == {*PRESETS}
 
 
 def _promises(root: Path) -> list[tuple[str, str, str]]:
     return [
         (promise, _code(place)[0], state)
-        for promise, place, state in _rows(root / "docs" / "promised-interfaces.md")
+        for promise, place, state in _rows(root / "docs" / "reference/promised-interfaces.md")
         if _code(place)
     ]
 

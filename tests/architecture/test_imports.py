@@ -15,6 +15,7 @@ DAEMON_MAY_IMPORT = (
     "infrastructure.agent_contract",
     "infrastructure.events",
     "infrastructure.files",
+    "infrastructure.options",
 )
 METRIC_TYPES = {"Counter", "Gauge", "Histogram", "Summary", "Info", "Enum"}
 

@@ -9,7 +9,7 @@ import pytest
 from infrastructure.policy import losses
 from infrastructure.policy.corrections import CORRECTIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to/policies.md"
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from infrastructure.trajectories.record_source.lines import MAX_LINE_BYTES
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return (Path(__file__).parents[2] / "docs" / "waltzrl.md").read_text()
+    return (Path(__file__).parents[2] / "docs" / "how-to/waltzrl.md").read_text()
 
 
 def test_the_weights_are_those_in_the_table(page: str) -> None:

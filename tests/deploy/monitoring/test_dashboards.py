@@ -40,9 +40,8 @@ def test_panels_are_labelled_and_numbered(dashboards: Dashboards) -> None:
 
 def test_queries_filter_by_labels_that_the_metric_has(root: Path, dashboards: Dashboards) -> None:
     """A filter by another label finds nothing, and the panel stays empty."""
-    rows = re.findall(
-        r"^\| `(genesis_\w+)` \| \w+ \| ([^|]+) \|", (root / "docs/metrics.md").read_text(), re.M
-    )
+    page = (root / "docs/reference/metrics.md").read_text()
+    rows = re.findall(r"^\| `(genesis_\w+)` \| \w+ \| ([^|]+) \|", page, re.M)
     labels = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
     for uid, dashboard in dashboards.items():
         for panel in dashboard["panels"]:
@@ -56,7 +55,7 @@ def test_queries_filter_by_labels_that_the_metric_has(root: Path, dashboards: Da
 def test_the_check_by_hand_was_of_these_dashboards(root: Path, dashboards: Dashboards) -> None:
     panels = sum(len(dashboard["panels"]) for dashboard in dashboards.values())
     counted = f"the JSON of {len(dashboards)} dashboards with {panels} panels by `tsc --strict`"
-    said = (root / "docs/production.md").read_text()
+    said = (root / "docs/how-to/production.md").read_text()
     assert counted in said, "check them again against Grafana's types, then correct the number"
 
 

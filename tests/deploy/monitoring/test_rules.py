@@ -13,6 +13,8 @@ pytestmark = pytest.mark.process
 
 Alerts = dict[str, dict[str, Any]]
 
+PAGE = "{{ with $externalLabels.genesis_url }}{{ . }}{{ else }}http://127.0.0.1:9465{{ end }}"
+
 
 def _run(program: str, *arguments: object) -> None:
     """Run it; skip where it is not installed."""
@@ -57,13 +59,14 @@ def test_an_alert_names_its_subject_and_its_runbook_entry(alerts: Alerts) -> Non
         assert set(alert["labels"]) == {"severity"}, name
         assert alert["labels"]["severity"] in {"critical", "warning", "info"}, name
         summary, runbook = alert["annotations"]["summary"], alert["annotations"]["runbook_url"]
-        assert runbook == f"docs/runbook.md#{name.lower()}"
+        assert runbook == f"{PAGE}/docs/how-to/runbook.html#{name.lower()}"
         if name != "GenesisNoLeader":  # nobody is left to be named
             assert re.search(r"\$labels\.(agent|instance)", summary), name
 
 
 def test_the_runbook_has_an_entry_for_each_alert_and_no_other(root: Path, alerts: Alerts) -> None:
-    sections = re.split(r"^## ", (root / "docs/runbook.md").read_text(), flags=re.MULTILINE)[1:]
+    runbook = (root / "docs/how-to/runbook.md").read_text()
+    sections = re.split(r"^## ", runbook, flags=re.MULTILINE)[1:]
     entries = {section.split()[0]: section for section in sections if section.startswith("Genesis")}
     assert list(entries) == list(alerts), "in the order of the rules"
     for name, entry in entries.items():

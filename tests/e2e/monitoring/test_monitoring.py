@@ -71,7 +71,8 @@ def test_the_alert_arrives_with_its_text(storm: Any) -> None:
     assert found, summary
     assert 30 < float(found[1]) <= 100
     assert alert["labels"]["severity"] == "critical"
-    assert alert["annotations"]["runbook_url"] == "docs/runbook.md#genesisoverflowstorm"
+    runbook = "http://127.0.0.1:9465/docs/how-to/runbook.html#genesisoverflowstorm"
+    assert alert["annotations"]["runbook_url"] == runbook
     [guard, *_] = storm.receiver.received("GenesisGuardTripped", "storm")
     assert guard["annotations"]["summary"].startswith("storm: ")
     assert "the guard changed the precision" in guard["annotations"]["summary"]

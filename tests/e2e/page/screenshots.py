@@ -9,7 +9,7 @@ from tests.e2e.page.browser import DESKTOP, PHONE, Browser, missing_program
 from tests.e2e.page.site import TOKEN, Site, install_agents
 from tests.patience import wait_until
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "pictures"
 
 
 def take(site: Site, browser: Browser) -> None:
@@ -51,10 +51,11 @@ def main() -> None:
         raise SystemExit(problem)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        daemon = Daemon(folder / "daemon", python_path=install_agents(folder / "plugins"))
+        plugins = install_agents(folder / "plugins", hostile=False)
+        daemon = Daemon(folder / "daemon", python_path=plugins)
         site = Site(daemon, free_port())
         try:
-            browser = Browser(site.start().url, folder / "profile")
+            browser = Browser(site.start(hostile=False).url, folder / "profile")
             try:
                 browser.sign_in(TOKEN)
                 take(site, browser)

@@ -24,8 +24,14 @@ REPORT = """<!doctype html><html lang="en"><title>Precision report</title>
 <h1>Precision report</h1><script>document.title = 'taken'</script></html>"""
 
 
-def install_agents(folder: Path) -> Path:
-    """Put the agents into *folder* as an installer would; put that on the path."""
+HOSTILE = "hostile = page_agents:HostileAgent\nbroken = broken_agent:Broken\n"
+
+
+def install_agents(folder: Path, *, hostile: bool = True) -> Path:
+    """Put the agents into *folder* as an installer would; put that on the path.
+
+    Without *hostile*, as the documentation's pictures show them, all of them mean well.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(HERE.with_name("quick_agent.py"), folder)
     shutil.copy(HERE / "agents.py", folder / "page_agents.py")
@@ -36,9 +42,7 @@ def install_agents(folder: Path) -> Path:
     (metadata / "entry_points.txt").write_text(
         "[genesis.agents]\n"
         "quick = quick_agent:QuickAgent\n"
-        "hostile = page_agents:HostileAgent\n"
-        "stormy = page_agents:StormyAgent\n"
-        "broken = broken_agent:Broken\n"
+        f"stormy = page_agents:StormyAgent\n{HOSTILE if hostile else ''}"
     )
     return folder
 
@@ -74,15 +78,17 @@ class Site:
         """Where the page is."""
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> "Site":
+    def start(self, *, hostile: bool = True) -> "Site":
         """Start the daemon, and with it a run of each agent; wait until each is in its state."""
+        agents = {"quick", "stormy", "hostile"} if hostile else {"quick", "stormy"}
         daemon = self.daemon.start()
         report = daemon.home / "reports" / "sweep" / "report.html"
         report.parent.mkdir(parents=True)
         report.write_text(REPORT)
-        daemon.wait_for(lambda: self._ready() >= {"quick", "stormy", "hostile"}, "to know agents")
+        daemon.wait_for(lambda: self._ready() >= agents, "to know agents")
         daemon.wait_for(lambda: self._states("stormy")[-1:] == ["succeeded"], "to end the storm")
-        daemon.wait_for(lambda: self._states("hostile")[-1:] == ["failed"], "to see a failure")
+        if hostile:
+            daemon.wait_for(lambda: self._states("hostile")[-1:] == ["failed"], "to see a failure")
         daemon.wait_for(lambda: self.overflows() >= 5, "to train past overflows")
         return self
 

@@ -1,0 +1,76 @@
+"""Writes the pages of the site that are made from the code: commands, settings, the library."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import typer
+from typer.cli import get_docs_for_click
+
+from genesis_fp16.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = (
+    "infrastructure.training",
+    "infrastructure.training.loop",
+    "infrastructure.training.checkpoints",
+    "infrastructure.agent_contract",
+    "infrastructure.world_model_agent",
+    "infrastructure.world_model",
+    "infrastructure.trajectories",
+    "infrastructure.policy",
+    "infrastructure.fleet",
+    "genesis_fp16.testing",
+)
+_SECTION = re.compile(r"^# --- (.+)$")
+_SETTING = re.compile(r"^#?([A-Z][A-Z0-9_]+)=(.*)$")
+_TABLE = ("", "| setting | default | hot | effect |", "|---|---|---|---|")
+
+
+def write(folder: Path) -> None:
+    """Write each generated page into *folder* if its text has changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    example = (ROOT / ".env.example").read_text()
+    pages = {"commands": commands(), "settings": settings(example), "library": library()}
+    for name, text in pages.items():
+        page = folder / f"{name}.md"
+        if not page.exists() or page.read_text() != text:
+            page.write_text(text)
+
+
+def commands() -> str:
+    """The page of all commands with their arguments and options, plugins' included."""
+    program = typer.main.get_command(app)
+    context = typer.Context(program, info_name="genesis-fp16")
+    text = get_docs_for_click(obj=program, ctx=context, name="genesis-fp16", title="Commands")
+    return f"{text.strip()}\n"
+
+
+def settings(example: str) -> str:
+    """The page of all settings from *example*, the text of ``.env.example``."""
+    introduction, _, rest = example.partition("\n\n")
+    title, *words = (line.removeprefix("#").strip() for line in introduction.splitlines())
+    lines = ["# Settings", "", title, *words]
+    effect = ""
+    for line in rest.splitlines():
+        if section := _SECTION.match(line):
+            lines += ["", f"## {section[1]}", *_TABLE]
+        elif setting := _SETTING.match(line):
+            hot = "yes" if effect.endswith("Hot.") else ""
+            effect = effect.removesuffix("Hot.").strip().replace("|", "\\|")
+            default = f"`{setting[2]}`" if setting[2] else ""
+            lines.append(f"| `{setting[1]}` | {default} | {hot} | {effect} |")
+        effect = line.removeprefix("# ") if line.startswith("# ") else ""
+    return "\n".join(lines) + "\n"
+
+
+def library() -> str:
+    """The page of the public library, whose text Sphinx takes from the docstrings."""
+    lines = ["# The library", "", "What a module's `__all__` names is public; the rest may change."]
+    for module in LIBRARY:
+        lines += ["", f"## {module}", "", "```{eval-rst}", f".. automodule:: {module}"]
+        if module == "infrastructure.world_model_agent":  # it repeats names of the contract
+            lines.append("   :exclude-members: RunContext, Schedule, Transition")
+        lines.append("```")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,53 @@
+"""The documentation under ``/docs``: the site that ``make docs`` builds beside this module."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+from fastapi import FastAPI, HTTPException
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+SITE = Path(__file__).with_name("site")
+_INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+
+
+class _Site(StaticFiles):
+    """Files of the site, which may run the scripts that it was built with and no others."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(directory=folder, html=True)
+        scripts = _INLINE_SCRIPT.findall((folder / "index.html").read_text())
+        hashes = {base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts}
+        allowed = " ".join(["'self'", *sorted(f"'sha256-{each}'" for each in hashes)])
+        self._policy = (
+            f"default-src 'none'; script-src {allowed}; style-src 'self' 'unsafe-inline'; "
+            "img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; "
+            "base-uri 'none'; frame-ancestors 'none'"
+        )
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """See Starlette."""
+        response = await super().get_response(path, scope)
+        response.headers["Content-Security-Policy"] = self._policy
+        return response
+
+
+def add_documentation(app: FastAPI, folder: Path = SITE) -> None:
+    """Serve the site in *folder* under ``/docs``; without one, answer how to build it."""
+    if (folder / "index.html").is_file():
+        app.mount("/docs", _Site(folder))
+        return
+
+    @app.get("/docs/{path:path}", include_in_schema=False)
+    def missing(path: str) -> None:
+        raise HTTPException(
+            404,
+            f"this installation has no documentation at docs/{path}: it was installed from a "
+            "source tree where `make docs` had not run; run it there and install again, or read "
+            "the pages in docs/",
+        )
