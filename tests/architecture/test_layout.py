@@ -1,10 +1,13 @@
 """The shape of the house: portions, typed packages, sizes, and nothing of anyone's machine."""
 
 import re
+import tomllib
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 Files = Callable[..., list[Path]]
 PORTIONS = ("agents", "infrastructure")
@@ -41,6 +44,21 @@ def test_top_level_is_complete(root: Path) -> None:
     expected = ["README.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt"]
     expected += [".env.example", ".ci/run", "docs", "examples", "tests"]
     assert [name for name in expected if not (root / name).exists()] == []
+
+
+def test_pinned_releases_run_on_the_oldest_python(root: Path) -> None:
+    """One that does not makes pip search for minutes and fail, on that Python alone."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    refused = []
+    for line in (root / "constraints.txt").read_text().splitlines():
+        try:
+            wanted = metadata(line.partition("==")[0]).get("Requires-Python", "")
+        except PackageNotFoundError:
+            continue  # another platform's, or an extra that is not installed here
+        if not SpecifierSet(wanted).contains(oldest):
+            refused.append(f"{line} needs Python {wanted}")
+    assert refused == []
 
 
 @pytest.mark.parametrize("target", ["run", "test", "check"])
