@@ -22,7 +22,7 @@ from agents.se_darwin.tasks.evaluation import Evaluation, label_outcome
 
 # How much likelier an outcome is for one of the edits of a two-edit repair than for another single
 # edit: 215 halves of repairs and 2718 other edits of 108 programs with two faults (see
-# docs/how-to/se-darwin.md, "How it searches").
+# docs/explanation/se-darwin-search.md, "How it searches").
 RATIO_WORSE = 0.15
 RATIO_SAME = 0.8
 RATIO_BETTER = 3.0
