@@ -199,17 +199,32 @@ def test_the_table_of_presets_is_the_presets(root: Path) -> None:
     def short(types: RolePrecision) -> str:
         return types.store if types.store == types.compute == types.out else str(types)
 
-    page = (root / "docs" / "how-to/policies.md").read_text()
+    policies = root / "docs" / "how-to/policies.md"
+    page, rows = policies.read_text(), _rows(policies)
     columns = [role for role in Role if role is not Role.ADVANTAGE]
     named = {Role.WORLD_MODEL, Role.POLICY, Role.REFERENCE, Role.ROLLOUT, Role.REWARD, Role.VALUE}
     assert {*columns} == {*named, Role.KL}, "the table has a column for each role"
-    for name, preset in PRESETS.items():
+    usable = {name: preset for name, preset in PRESETS.items() if not preset.pure}
+    for name, preset in usable.items():
         assert preset[Role.KL] == preset[Role.ADVANTAGE], "one column for both"
         cells = " | ".join(short(preset[role]) for role in columns)
         assert f"| `{name}` | {cells} | {preset.source} |" in page
-    policies = root / "docs" / "how-to/policies.md"
-    rows = [row for row in _rows(policies) if len(row) == len(columns) + 2]
-    assert {_code(row[0])[0] for row in rows if _code(row[0])} == {*PRESETS}
+    wide = [row for row in rows if len(row) == len(columns) + 2]
+    assert {_code(row[0])[0] for row in wide if _code(row[0])} == {*usable}
+
+
+def test_the_table_of_presets_for_measurements_is_those_presets(root: Path) -> None:
+    rows = _rows(root / "docs" / "how-to/policies.md")
+    documented = {name: row[1] for row in rows if len(row) == 2 for name in _code(row[0])}
+    pure = {name: preset for name, preset in PRESETS.items() if preset.pure}
+    for name, preset in pure.items():
+        half = "fp16" if "fp16" in name.split("_") else "bf16"
+        fp32 = {role for role in Role if not preset[role].is_half} - {Role.WORLD_MODEL}
+        assert {str(preset[role]) for role in {*Role} - fp32 - {Role.WORLD_MODEL}} == {
+            f"{half}/{half}/{half}"
+        }
+        assert {*documented[name].lower().split(", ")} - {"none"} == {*fp32}, name
+    assert {name for name in documented if name in PRESETS} == {*pure}
 
 
 def _promises(root: Path) -> list[tuple[str, str, str]]:
