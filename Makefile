@@ -76,6 +76,7 @@ bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.behaviours
 
 bench-many-agents: $(STAMP)  ## Measure the daemon with 1,000 agents, in a minute, and 1,000 runs, in most of an hour
 	$(BIN)/python -m benchmarks.many_agents

@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
 from benchmarks.measuring.not_run import NotRunError
+from benchmarks.measuring.textbook import Textbook
 from benchmarks.step.models import Batch
 from infrastructure.agent_contract import Forward
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
@@ -91,22 +92,28 @@ def require_eager(setup: Setup) -> None:
 def textbook(setup: Setup) -> Loop:
     """Build the loop of torch's AMP recipe: unscale, clip, step, update."""
     require_eager(setup)
-    model, optimizer = setup.model, adamw(setup.model)
-    scaler = torch.amp.GradScaler(
-        setup.device.type, init_scale=LOSS_SCALE, enabled=setup.precision == "fp16"
-    )
+    loop = textbook_of(setup)
+
+    def loss(forward: Callable[..., Tensor], batch: Batch) -> Tensor:
+        return functional.mse_loss(forward(batch.x).float(), batch.y)
 
     def step(batch: Batch) -> None:
-        with _autocast(setup):
-            loss = functional.mse_loss(model(batch.x), batch.y)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+        loop.step(batch, loss)
 
-    return Loop(step=step, model=model, optimizer=optimizer)
+    return Loop(step=step, model=loop.model, optimizer=loop.optimizer)
+
+
+def textbook_of(setup: Setup) -> Textbook:
+    """The textbook's loop for *setup*."""
+    return Textbook(
+        setup.model,
+        adamw(setup.model),
+        setup.half_dtype or torch.float32,
+        scale=LOSS_SCALE,
+        growth_interval=GROWTH_INTERVAL,
+        max_norm=MAX_NORM,
+        device=setup.device.type,
+    )
 
 
 def folded(setup: Setup) -> Loop:

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from benchmarks.measuring.spread import Spread
 from benchmarks.measuring.timing import interleave, seconds_of
-from benchmarks.step.loops import LOSS_SCALE, MAX_NORM, Requested, Setup, adamw, trainer_config
+from benchmarks.step.loops import (
+    LOSS_SCALE,
+    Requested,
+    Setup,
+    adamw,
+    textbook_of,
+    trainer_config,
+)
 from benchmarks.step.models import SIZES, build_model
 from benchmarks.step.results import Figure
 from infrastructure.training import FP16Trainer
@@ -68,7 +75,7 @@ def _phase(
 
 
 def _gradients(model: nn.Module, seed: int) -> list[Tensor]:
-    """Return scaled gradients whose true norm exceeds `MAX_NORM`, so that they are clipped."""
+    """Return scaled gradients whose true norm is clipped."""
     generator = torch.Generator().manual_seed(seed)
     return [
         (torch.randn(p.shape, generator=generator) * 1e-2 * LOSS_SCALE).to(p.device)
@@ -81,17 +88,4 @@ def _ours(setup: Setup) -> Callable[[Tensor], None]:
 
 
 def _textbook(setup: Setup) -> Callable[[Tensor], None]:
-    optimizer = adamw(setup.model)
-    scaler = torch.amp.GradScaler(
-        setup.device.type, init_scale=LOSS_SCALE, enabled=setup.precision == "fp16"
-    )
-
-    def update(loss: Tensor) -> None:
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(setup.model.parameters(), MAX_NORM)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad(set_to_none=True)
-
-    return update
+    return textbook_of(setup).update

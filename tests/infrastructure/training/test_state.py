@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch import nn
 
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
@@ -98,6 +100,28 @@ def test_a_compiled_model_and_a_plain_one_share_checkpoints(
     plain.load_checkpoint(tmp_path / "a.pt")
     assert torch.equal(weights(plain), weights(compiled))
     compiled.load_state_dict(plain.state_dict())
+
+
+def test_a_checkpoint_of_another_precision_is_logged(make_trainer) -> None:
+    whole, half = (make_trainer(name, loss_scale=64.0) for name in ("fp32", "fp16"))
+    with capture_logs() as logs:
+        half.load_state_dict(copy.deepcopy(whole.state_dict()))
+        whole.load_state_dict(copy.deepcopy(half.state_dict()))
+    saved = [log["saved"] for log in logs if log["event"] == "checkpoint_of_other_precision"]
+    assert saved == ["fp32", "fp16"]
+
+
+def test_a_model_cast_to_fp16_saves_updates_that_fp16_cannot_hold() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, fused=True)
+    trainer = FP16Trainer(model, optimizer, FP16TrainingConfig(cpu_half=True, loss_scale=8.0))
+    trainer.cast_model_to_fp16()
+    for _ in range(100):
+        trainer.step(trainer.training_step(torch.ones(1, 1), lambda forward, x: forward(x).mean()))
+    saved = trainer.state_dict()["model"]["weight"]
+    assert saved.dtype == torch.float32
+    assert saved.item() == pytest.approx(1.0 - 100 * 1e-5, abs=1e-5)
 
 
 def test_a_checkpoint_of_another_model_is_refused(make_trainer, tmp_path: Path):

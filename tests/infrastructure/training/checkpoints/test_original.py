@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks.measuring.textbook import Textbook
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from infrastructure.training.checkpoints import CheckpointError
 from infrastructure.training.checkpoints.original import read_original
@@ -24,35 +25,29 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 16), nn.SiLU(), nn.Linear(16, 1))
 
 
-def by_hand(batch: dict[str, torch.Tensor], steps: int = 6) -> tuple[nn.Module, Any, Any]:
-    """Model, optimizer and scaler after *steps* of the loop that the documents print."""
+def by_hand(batch: dict[str, torch.Tensor], steps: int = 6) -> Textbook:
+    """The loop that the documents print, after *steps*."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
+    textbook = Textbook(model, optimizer, scale=1024.0, growth_interval=4)
     for _ in range(steps):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.float16):
-            output = model(batch["x"])
-        loss = nn.functional.mse_loss(output.float(), batch["y"])
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-    return model, optimizer, scaler
+        textbook.step(
+            batch, lambda forward, b: nn.functional.mse_loss(forward(b["x"]).float(), b["y"])
+        )
+    return textbook
 
 
 @pytest.fixture
 def saved(batch) -> dict[str, Any]:
     """The documents' checkpoint, with every key."""
-    model, optimizer, scaler = by_hand(batch)
+    textbook = by_hand(batch)
     return {
-        "model_state_dict": model.state_dict(),
-        "optimizer_state_dict": optimizer.state_dict(),
+        "model_state_dict": textbook.model.state_dict(),
+        "optimizer_state_dict": textbook.optimizer.state_dict(),
         "training_steps": 6,
         "overflow_steps": 2,
         "fp16_active": True,
-        "scaler_state_dict": scaler.state_dict(),
+        "scaler_state_dict": textbook.scaler.state_dict(),
     }
 
 
@@ -96,7 +91,7 @@ def test_a_training_goes_on_as_the_loop_that_saved_it_would(saved, trainer, path
     assert (stats["applied_steps"], stats["fp16_steps"]) == (6, 8)
     assert stats["current_scale"] == 2048.0
     torch.manual_seed(0)
-    continued, *_ = by_hand(batch, steps=9)
+    continued = by_hand(batch, steps=9).model
     for _ in range(3):
         assert trainer.backward_and_step(trainer.training_step(batch, loss_fn))
     for name, value in continued.state_dict().items():

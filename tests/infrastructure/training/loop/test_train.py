@@ -307,6 +307,41 @@ def test_losses_that_stay_nonfinite_restore_the_last_good_checkpoint(make_job, t
 
 
 @pytest.mark.usefixtures("every_step_is_read")
+def test_restored_weights_bring_back_running_statistics(make_job, tmp_path: Path):
+    """Skipped steps leave the weights alone, but the forward passes had poisoned these."""
+
+    def loss(forward, batch):
+        x = batch["x"] * math.nan if 9 <= next(calls) < 14 else batch["x"]
+        return nn.functional.mse_loss(forward(x), batch["y"])
+
+    calls = iter(range(1000))
+    model = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.SiLU(), nn.Linear(16, 1))
+    options = {"stats_interval_steps": 1, "checkpoint_interval_seconds": 0.0}
+    result, daemon = run(
+        make_job(epochs=3, model=model, loss=loss),
+        tmp_path,
+        config={"nonfinite_loss_patience": 5},
+        **options,
+    )
+    assert math.isfinite(result.evaluation.value)
+    assert [notice.event for notice in daemon.of(Notice)] == ["weights_restored"]
+
+
+def test_an_evaluation_is_in_no_autocast_region(make_job, tmp_path: Path):
+    regions = []
+    job = make_job(epochs=2)
+
+    def evaluate(forward):
+        regions.append(torch.is_autocast_enabled("cpu"))
+        return job.evaluate(forward)
+
+    before = job.evaluate(job.model.eval()).value
+    result, _ = run(replace(job, evaluate=evaluate), tmp_path)
+    assert regions == [False, False]
+    assert result.evaluation.value < before
+
+
+@pytest.mark.usefixtures("every_step_is_read")
 def test_restored_weights_that_do_not_help_fail_with_the_remedy(make_job, tmp_path: Path):
     options = {"config": {"nonfinite_loss_patience": 3}, "stats_interval_steps": 1}
     with pytest.raises(TrainingDivergedError, match="no checkpoint"):

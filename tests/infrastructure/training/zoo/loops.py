@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils import _pytree
 
+from benchmarks.measuring.textbook import Textbook
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 from tests.infrastructure.training.zoo.specimens import MakeOptimizer, Specimen, sgd
 
@@ -65,27 +66,22 @@ def textbook(
     model = specimen.build().train()
     _by_hand_in_fp32(model, specimen, precision)
     optimizer = make_optimizer(list(model.parameters()))
-    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=precision == "fp16")
-    dtype = Precision(precision).compute
+    loop = Textbook(model, optimizer, Precision(precision).compute, scale=SCALE)
     ema = _average(model) if average else None
     states, losses, types = [], [], []
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cpu", dtype=dtype, enabled=precision != "fp32"):
-            output = model(*args, **kwargs)
-        types.append(types_of(output))
-        return output
+    def loss_of(forward: Callable[..., Any], batch: dict[str, Tensor]) -> Tensor:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            output = forward(*args, **kwargs)
+            types.append(types_of(output))
+            return output
+
+        return specimen.loss(call, batch)
 
     torch.manual_seed(1)
     for number in range(steps):
-        loss = specimen.loss(call, specimen.batch(number))
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        updated = [p for group in optimizer.param_groups for p in group["params"]]
-        torch.nn.utils.clip_grad_norm_(updated, 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        model.zero_grad()
+        loss = loop.step(specimen.batch(number), loss_of)
+        model.zero_grad()  # those that no optimizer has
         if ema is not None:
             ema.update_parameters(model)
         losses.append(loss.item())
