@@ -20,13 +20,13 @@ def commands(arguments: Sequence[str] | None = None) -> list[list[str]]:
     parser.add_argument("--output_dir", default="results")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    probe = ["probe", "--base-model", given.base_model, "--prompts", str(given.num_prompts)]
+    compare = ["compare", "--base-model", given.base_model, "--prompts", str(given.num_prompts)]
     for length in given.seq_lengths:
-        probe += ["--length", str(length)]
+        compare += ["--length", str(length)]
     for temperature in given.temperatures:
-        probe += ["--temperature", str(temperature)]
-    probe += ["--output", given.output_dir, "--seed", str(given.seed)]
-    return [probe, ["report", given.output_dir]]
+        compare += ["--temperature", str(temperature)]
+    compare += ["--output", given.output_dir, "--seed", str(given.seed)]
+    return [compare, ["report", given.output_dir]]
 
 
 if __name__ == "__main__":

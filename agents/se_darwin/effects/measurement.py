@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.effects.effect import Effect
 from agents.se_darwin.effects.places import Places
-from agents.se_darwin.fork_server.probing import Probe
+from agents.se_darwin.fork_server.tracing import Trace
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 
 MAX_SECONDS = 6.0  # of one measurement, without the run of the tests
-MAX_PROBES = 8000  # of one measurement: an edit each
-_MOST_LOST = 8  # probes that may end their process
+MAX_TRACES = 8000  # of one measurement: an edit each
+_MOST_LOST = 8  # traces that may end their process
 
 
 def measure_effects(
@@ -46,11 +46,11 @@ def measure_effects(
         return {}
     ends = time.monotonic() + seconds
     places = Places(given.source, task.function)
-    waiting: list[tuple[Edit, Probe]] = []
-    for edit in edits[:MAX_PROBES]:
-        probe = places.probe(task.space.program(given.edits | {edit}))
-        if probe is not None:
-            waiting.append((edit, probe))
+    waiting: list[tuple[Edit, Trace]] = []
+    for edit in edits[:MAX_TRACES]:
+        trace = places.trace(task.space.program(given.edits | {edit}))
+        if trace is not None:
+            waiting.append((edit, trace))
         if time.monotonic() > ends - seconds / 2:
             break
     effects: dict[Edit, Effect] = {}
@@ -59,11 +59,11 @@ def measure_effects(
         left = ends - time.monotonic()
         if not waiting or left <= 0:
             break
-        lines = sandbox.probe(
+        lines = sandbox.trace(
             source,
             task.within.suite or task.tests,
             {
-                "probes": [probe for _, probe in waiting],
+                "traces": [trace for _, trace in waiting],
                 "passed": list(given.passed),
                 "owner": owner,
                 "seconds": left,
@@ -74,28 +74,28 @@ def measure_effects(
         )
         if not lines or lines[0][0] != "checks":
             break
-        for (edit, probe), line in zip(waiting, lines[1:], strict=False):
+        for (edit, trace), line in zip(waiting, lines[1:], strict=False):
             if line[0] == "effect":
-                effects[edit] = _effect(lines[0][1:], line[1:], probe)
+                effects[edit] = _effect(lines[0][1:], line[1:], trace)
         waiting = waiting[len(lines) :]  # without the one that ended the process
     return effects
 
 
-def _effect(checks: Sequence[object], fields: Sequence[object], probe: Probe) -> Effect:
-    """Return what the sandbox reports of *probe*.
+def _effect(checks: Sequence[object], fields: Sequence[object], trace: Trace) -> Effect:
+    """Return what the sandbox reports of *trace*.
 
     Args:
         checks: Numbers of failing and of passing checks.
         fields: Numbers of checks that it reaches, changes and raises in, and a digest of what it
             does, empty if that is not known.
-        probe: The probe.
+        trace: The trace.
     """
     failing, passing = (max(1, int(str(each))) for each in checks)
     *counts, digest = fields
     reached, changed_failing, changed_passing, raised_failing, raised_passing = (
         int(str(each)) for each in counts
     )
-    same_as = (probe["place"], probe["old"]["text"], digest) if digest else None
+    same_as = (trace["place"], trace["old"]["text"], digest) if digest else None
     return Effect(
         failing=min(1.0, changed_failing / failing),
         passing=min(1.0, changed_passing / passing),

@@ -1,4 +1,4 @@
-"""Places of a function at which the variables are copied, and the probes of its variants."""
+"""Places of a function at which the variables are copied, and the traces of its variants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textwrap import dedent
 
 from agents.se_darwin.edits.edit import BLOCKS
 from agents.se_darwin.edits.edit_space import definition_of
-from agents.se_darwin.fork_server.probing import Probe, Snippet, SnippetKind
+from agents.se_darwin.fork_server.tracing import Snippet, SnippetKind, Trace
 from agents.se_darwin.fork_server.visits import VISIT_NAME
 
 _LOOPS = (ast.For, ast.While, ast.With)
@@ -61,7 +61,7 @@ class Places:
             setattr(node, role, list(_with_visits(getattr(node, role), numbers)))
         return ast.unparse(ast.fix_missing_locations(tree))
 
-    def probe(self, variant: str) -> Probe | None:
+    def trace(self, variant: str) -> Trace | None:
         """Return the smallest part that *variant* changes, a program with one more edit.
 
         None if that cannot be evaluated by itself.
@@ -89,7 +89,7 @@ class Places:
 
     def _compare(
         self, block: _Block, first: int, last: int, now: list[ast.stmt], *, is_head: bool
-    ) -> Probe | None:
+    ) -> Trace | None:
         """Compare the statements from *first* up to *last* of *block* with those that are *now*.
 
         With *is_head* only their first line differs.
@@ -109,14 +109,14 @@ class Places:
         heads = _heads(old[0], now[0]) if is_head and len(old) == len(now) == 1 else None
         if heads is not None:
             place += isinstance(statement, ast.While)
-            return _probe(place, is_nested, *heads)
+            return _trace(place, is_nested, *heads)
         only = now[0] if len(now) == 1 else None
         if isinstance(only, ast.If) and not only.orelse and old and _texts(only.body) == texts:
             always: Snippet = {"kind": "test", "text": "True", "stores": []}
-            return _probe(place, is_nested, always, _expression("test", only.test))
+            return _trace(place, is_nested, always, _expression("test", only.test))
         if any(isinstance(node, _LOOPS) for each in (*old, *now) for node in ast.walk(each)):
             return None  # to run a loop would be to run the candidate
-        return _probe(place, is_nested, _statements(texts), _statements(new_texts))
+        return _trace(place, is_nested, _statements(texts), _statements(new_texts))
 
 
 class _Yields(ast.NodeTransformer):
@@ -196,7 +196,7 @@ def _expression(kind: SnippetKind, node: ast.AST) -> Snippet:
     return {"kind": kind, "text": ast.unparse(node), "stores": _stores([node])}
 
 
-def _probe(place: int, is_nested: bool, old: Snippet, new: Snippet) -> Probe | None:
+def _trace(place: int, is_nested: bool, old: Snippet, new: Snippet) -> Trace | None:
     texts = old["text"] + new["text"]
     if old == new or "super()" in texts or "nonlocal " in texts:
         return None

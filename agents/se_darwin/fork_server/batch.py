@@ -20,8 +20,8 @@ from .candidate import own_state, replay_calls, run_calls, serve_calls, write_by
 from .confinement import die_with_parent, enter_landlock, limit_cpu, limit_resources
 from .given_modules import PACKAGE, compile_module, file_name
 from .private_folder import MAX_DESCRIPTORS, MAX_FILE_BYTES, empty_folder, use_folder
-from .probing import ProbeRequest, evaluate, record_calls, record_suite
 from .suite_runner import SuiteRequest, run_against, run_within
+from .tracing import TraceRequest, evaluate, record_calls, record_suite
 from .wire import Call
 
 MAX_OUTPUT_BYTES = 1 << 20
@@ -36,7 +36,7 @@ class Request(TypedDict):
     *module*, if any, provides its namespace; *tests* is a literal of pairs of arguments. If
     *suite_module* is set, the program is the module of that name, and *own_modules* are sources of
     modules that it imports. *task* is ``run`` (its tests, or its test suite), ``collect`` or
-    ``record`` (see `run_within`), ``replay`` (the *calls*), or ``probe`` (the *probes*).
+    ``record`` (see `run_within`), ``replay`` (the *calls*), or ``trace`` (the *traces*).
 
     If *together*, one process runs several candidates. If *within*, a test suite runs in the
     process of the candidate; else in a process of its own.
@@ -50,7 +50,7 @@ class Request(TypedDict):
     own_modules: dict[str, str]
     task: str
     calls: list[Call]
-    probes: ProbeRequest | None
+    traces: TraceRequest | None
     coverage: bool
     together: bool
     within: bool
@@ -133,10 +133,10 @@ class Batch:
         self._folder = self._folders.pop() if self._folders else ""
         if request["task"] == "replay":
             pids = [self._fork([writer], lambda: self._replay(sources[0], writer))]
-        elif request["probes"] is not None:
-            probes = request["probes"]
+        elif request["traces"] is not None:
+            traces = request["traces"]
             keep = [writer, self._suite_fd]
-            pids = [self._fork(keep, lambda: self._probe(sources[0], probes, writer))]
+            pids = [self._fork(keep, lambda: self._trace(sources[0], traces, writer))]
         elif request["suite_module"] is None:
             pids = [self._fork([writer], lambda: self._call(sources, writer), len(sources))]
         elif request["within"]:
@@ -155,10 +155,10 @@ class Batch:
         own_modules, calls = request["own_modules"], request["calls"]
         replay_calls(source, request["function"], place, own_modules, calls, writer)
 
-    def _probe(self, source: str, probes: ProbeRequest, writer: int) -> None:
+    def _trace(self, source: str, traces: TraceRequest, writer: int) -> None:
         request = self._request
-        limit_cpu(request["cpu_seconds"] - probes["seconds"])
-        signal.setitimer(signal.ITIMER_REAL, request["wall_seconds"] - probes["seconds"])
+        limit_cpu(request["cpu_seconds"] - traces["seconds"])
+        signal.setitimer(signal.ITIMER_REAL, request["wall_seconds"] - traces["seconds"])
         with own_state():
             if request["suite_module"] is None:
                 name, module = request["function"], request["module"]
@@ -168,7 +168,7 @@ class Batch:
                 os.close(self._suite_fd)
                 visits, numbers = record_suite(suite, source)
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            for line in evaluate(probes, visits, numbers):
+            for line in evaluate(traces, visits, numbers):
                 write_line(writer, line)
 
     def _call(self, sources: Sequence[str], writer: int) -> None:

@@ -1,6 +1,6 @@
 """Confine this process irrevocably: namespaces, user, Landlock, resource limits. Linux only.
 
-Every layer is attempted and reported. Whether they hold together is tested by the escape probe of
+Every layer is attempted and reported. Whether they hold together is tested by the escape check of
 `agents.se_darwin.sandbox`, not assumed. Numbers are those of the kernel's stable ABI.
 """
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from agents.se_darwin.fork_server.probing import ProbeRequest
+from agents.se_darwin.fork_server.tracing import TraceRequest
 from agents.se_darwin.fork_server.wire import Call
-from agents.se_darwin.sandbox.escape_probe import PROBE_FUNCTION, PROBE_SOURCE
+from agents.se_darwin.sandbox.escape_check import CHECK_FUNCTION, CHECK_SOURCE
 from agents.se_darwin.sandbox.execution import End, Execution, Limits, TestCase
 from agents.se_darwin.sandbox.found_tests import PytestSuiteError
 from agents.se_darwin.sandbox.pytest_suite import PytestSuite
@@ -32,7 +32,7 @@ from agents.se_darwin.sandbox.server_process import (
 )
 
 RECORDING_SECONDS = 5.0
-"""Maximum time in seconds, CPU or wall-clock, of the tests in `Sandbox.probe`."""
+"""Maximum time in seconds, CPU or wall-clock, of the tests in `Sandbox.trace`."""
 
 _ALWAYS = (
     "os",
@@ -62,7 +62,7 @@ class Sandbox:
         restarts: Number of times that the fork server was lost and restarted.
 
     Raises:
-        SandboxUnavailableError: A probe escaped, or this is not Linux.
+        SandboxUnavailableError: A check escaped, or this is not Linux.
     """
 
     def __init__(
@@ -190,23 +190,23 @@ class Sandbox:
             request["own_modules"] = dict(suite.program.own_modules)
         return self._run(request, len(calls))
 
-    def probe(
+    def trace(
         self,
         source: str,
         tests: Sequence[TestCase] | PytestSuite,
-        probes: ProbeRequest,
+        traces: TraceRequest,
         *,
         function: str,
         module: str | None,
         limits: Limits,
     ) -> list[list[object]]:
-        """Run instrumented *source* on *tests* in one process, and evaluate *probes* there.
+        """Run instrumented *source* on *tests* in one process, and evaluate *traces* there.
 
         Returns:
-            Lines as `agents.se_darwin.fork_server.probing.evaluate` yields them: fewer than there
-            are probes if one of them ends the process, or the time is over.
+            Lines as `agents.se_darwin.fork_server.tracing.evaluate` yields them: fewer than there
+            are traces if one of them ends the process, or the time is over.
         """
-        seconds = probes["seconds"]
+        seconds = traces["seconds"]
         granted = replace(
             limits,
             cpu_seconds=min(4 * limits.cpu_seconds, RECORDING_SECONDS) + seconds,
@@ -215,11 +215,11 @@ class Sandbox:
         request = {
             **self._request([source], function, granted),
             **self._tests(tests),
-            "task": "probe",
-            "probes": probes,
+            "task": "trace",
+            "traces": traces,
             "module": module,
         }
-        return [line for line in self._messages(request) if _is_of_probe(line)]
+        return [line for line in self._messages(request) if _is_of_trace(line)]
 
     def record(
         self, source: str, suite: PytestSuite, *, function: str, limits: Limits
@@ -429,11 +429,11 @@ class Sandbox:
         has_folder = self.layers["files"] == "on"
         case = TestCase.returning((str(canary), os.getpid(), has_folder), [])
         limits = Limits(cpu_seconds=2.0, wall_seconds=10.0)
-        [execution] = self.run([PROBE_SOURCE], [case], function=PROBE_FUNCTION, limits=limits)
+        [execution] = self.run([CHECK_SOURCE], [case], function=CHECK_FUNCTION, limits=limits)
         output = execution.outputs[0]
         if not case.passes(output) or not canary.exists():
             if output is None or output.kind != "value":
-                escaped = [f"the escape probe was lost ({execution.end})"]
+                escaped = [f"the escape check was lost ({execution.end})"]
             else:
                 escaped = ast.literal_eval(output.text) or ["it can delete files of this user"]
             raise SandboxUnavailableError(escaped, self.layers)
@@ -472,7 +472,7 @@ class Sandbox:
             "own_modules": {},
             "task": "run",
             "calls": [],
-            "probes": None,
+            "traces": None,
             "coverage": False,
             "together": False,
             "within": False,
@@ -483,8 +483,8 @@ class Sandbox:
         }
 
 
-def _is_of_probe(line: list[Any]) -> bool:
-    """Whether *line* has the form of one of `agents.se_darwin.fork_server.probing.evaluate`."""
+def _is_of_trace(line: list[Any]) -> bool:
+    """Whether *line* has the form of one of `agents.se_darwin.fork_server.tracing.evaluate`."""
     kind, *fields = line or [""]
     sizes = {"checks": 2, "effect": 6, "unknown": 0}
     are_counts = all(isinstance(each, int) and 0 <= each < 1 << 31 for each in fields[:5])

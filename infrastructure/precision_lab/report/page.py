@@ -86,7 +86,7 @@ def origin(results: LabResults) -> list[tuple[str, str]]:
         each.summary.environment for each in results.cells if each.summary is not None
     ] + [
         each.get("environment")
-        for each in (results.probe, results.bisect, *results.replays.values())
+        for each in (results.comparison, results.bisect, *results.replays.values())
     ]
     found = {"folder": results.folder.name}
     for environment in environments:
@@ -105,8 +105,10 @@ def origin(results: LabResults) -> list[tuple[str, str]]:
         found["initial weights (SHA-256)"] = ", ".join(
             sorted({c.summary.initial_weights[:12] for c in results.cells if c.summary is not None})
         )
-    if "weights_sha256" in results.probe:
-        found["weights of the probe (SHA-256)"] = str(results.probe["weights_sha256"])[:12]
+    if "weights_sha256" in results.comparison:
+        found["weights of the static comparison (SHA-256)"] = str(
+            results.comparison["weights_sha256"]
+        )[:12]
     return [(name, value[:400]) for name, value in found.items()]
 
 

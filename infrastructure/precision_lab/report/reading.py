@@ -28,7 +28,7 @@ from infrastructure.precision_lab.results import (
 )
 
 BASELINE = "fp32_baseline"
-PROBE_ROWS, PROBE_SUMMARY = "probe_results.csv", "summary.json"
+COMPARISON_ROWS, COMPARISON_SUMMARY = "probe_results.csv", "summary.json"
 _END_SHARE = 0.2  # of the updates of a cell
 _VERDICTS = ("hypothesis", "claim", "figure", "interval", "rule", "verdict", "would decide")
 
@@ -82,8 +82,8 @@ class LabResults:
         folder: What was read.
         manifest: Content of ``experiment_manifest.json``; empty if there is none.
         cells: Cells of a sweep, in the order of the presets.
-        probe_rows: Rows of the probe by position.
-        probe: Summary of the probe; empty if there is none.
+        comparison_rows: Rows of the static comparison by position.
+        comparison: Summary of the static comparison; empty if there is none.
         replays: Results of `lab replay` by preset.
         bisect: Result of `lab bisect`; empty if there is none.
         hypotheses: Rows of verdicts about the hypotheses, by the model they were tested with.
@@ -93,8 +93,8 @@ class LabResults:
     folder: Path
     manifest: Row = field(default_factory=dict)
     cells: list[CellResult] = field(default_factory=list)
-    probe_rows: list[Row] = field(default_factory=list)
-    probe: Row = field(default_factory=dict)
+    comparison_rows: list[Row] = field(default_factory=list)
+    comparison: Row = field(default_factory=dict)
     replays: Mapping[str, Row] = field(default_factory=dict)
     bisect: Row = field(default_factory=dict)
     hypotheses: Mapping[str, list[Row]] = field(default_factory=dict)
@@ -117,9 +117,9 @@ class LabResults:
         return _objects(found) if isinstance(found, list) else None
 
     @property
-    def probe_by_length(self) -> list[Row]:
-        """Rows of the probe's summary, the shortest sequences first."""
-        return _objects(self.probe.get("by_length"))
+    def comparison_by_length(self) -> list[Row]:
+        """Rows of the static comparison's summary, the shortest sequences first."""
+        return _objects(self.comparison.get("by_length"))
 
 
 def preset_order(name: str) -> tuple[int, str]:
@@ -162,7 +162,7 @@ def read_results(folder: Path) -> LabResults:
     """
     if not folder.is_dir():
         raise ReportError(
-            f"{folder} is not a folder: name the output folder of lab probe, replay, bisect or "
+            f"{folder} is not a folder: name the output folder of lab compare, replay, bisect or "
             "sweep"
         )
     reader = _Reader(folder)
@@ -170,8 +170,8 @@ def read_results(folder: Path) -> LabResults:
         folder=folder,
         manifest=reader.manifest(),
         cells=sorted(reader.cells(), key=lambda each: (preset_order(each.preset), each.seed)),
-        probe_rows=reader.rows(folder / "probe" / PROBE_ROWS),
-        probe=reader.optional(folder / "probe" / PROBE_SUMMARY),
+        comparison_rows=reader.rows(folder / "probe" / COMPARISON_ROWS),
+        comparison=reader.optional(folder / "probe" / COMPARISON_SUMMARY),
         replays=dict(reader.replays()),
         bisect=reader.optional(folder / "bisect.json"),
         hypotheses={
@@ -181,7 +181,7 @@ def read_results(folder: Path) -> LabResults:
         },
         problems=reader.problems,
     )
-    if not (found.cells or found.probe or found.replays or found.bisect or found.hypotheses):
+    if not (found.cells or found.comparison or found.replays or found.bisect or found.hypotheses):
         detail = f": {'; '.join(found.problems)}" if found.problems else ""
         raise ReportError(
             f"{folder} holds no result that can be read{detail}. Results are the folders runs, "

@@ -16,7 +16,7 @@ def verdict(results: LabResults) -> list[str]:
         *_of_training(results),
         *_of_bisection(results),
         *_of_replay(results),
-        *_of_probe(results),
+        *_of_comparison(results),
     ]
     return found or ["The results here are not enough for a verdict: see below what is missing."]
 
@@ -105,9 +105,9 @@ def _of_replay(results: LabResults) -> Iterator[str]:
         )
 
 
-def _of_probe(results: LabResults) -> Iterator[str]:
+def _of_comparison(results: LabResults) -> Iterator[str]:
     errors: dict[str, float] = {}
-    for row in results.probe_by_length:
+    for row in results.comparison_by_length:
         if row.get("temperature") == 1.0:
             value = row.get("real_logp_error_mean")
             if isinstance(value, float):

@@ -30,7 +30,7 @@ def test_cached_results_outlive_the_process_and_depend_on_the_request(tmp_path):
     def run(tests, **how):
         path = tmp_path / "executions.sqlite"
         sandbox = CachingSandbox(path, modules=["math"], limits=CORPUS_LIMITS, parallel=1)
-        before = sandbox.executed  # its own escape probe is not cached
+        before = sandbox.executed  # its own escape check is not cached
         try:
             sandbox.run(PROGRAMS[:2], tests, function="f", **how)
             return sandbox.executed - before

@@ -9,8 +9,8 @@ import torch
 
 from infrastructure.policy import Sampling, token_log_probs
 from infrastructure.policy.models import PolicyModelError
-from infrastructure.precision_lab.probe.compare import ProbeError, continuations
 from infrastructure.precision_lab.small_policy import base_policy, small_policy
+from infrastructure.precision_lab.static_comparison.compare import ComparisonError, continuations
 from infrastructure.precision_lab.weights_hash import weights_sha256
 from infrastructure.training.precision import Precision, PrecisionForward
 
@@ -33,7 +33,7 @@ def test_training_repeats_and_its_text_has_no_end() -> None:
         found_BS = token_log_probs(forward, batch, Sampling())
     assert batch.log_probs_BS is not None
     torch.testing.assert_close(found_BS, batch.log_probs_BS, atol=1e-4, rtol=1e-4)
-    with pytest.raises(ProbeError, match="leaves no room after the longest prompt"):
+    with pytest.raises(ComparisonError, match="leaves no room after the longest prompt"):
         continuations(base.model, base.prompts, length=5, special=base.special, device=CPU, seed=0)
 
 

@@ -9,10 +9,10 @@ from infrastructure.precision_lab.report.sections.bisection import bisection
 from infrastructure.precision_lab.report.sections.hypotheses import hypotheses
 from infrastructure.precision_lab.report.sections.learning import learning
 from infrastructure.precision_lab.report.sections.log_probs import accumulated_error, mismatch
-from infrastructure.precision_lab.report.sections.probe import probe
 from infrastructure.precision_lab.report.sections.replay import replay
 from infrastructure.precision_lab.report.sections.section import Section
 from infrastructure.precision_lab.report.sections.stability import stability
+from infrastructure.precision_lab.report.sections.static_comparison import static_comparison
 from infrastructure.precision_lab.report.sections.training import (
     clipping,
     gradients,
@@ -34,7 +34,7 @@ _SECTIONS: Sequence[Callable[[LabResults], Section]] = (
     gradients,
     stagnation,
     replay,
-    probe,
+    static_comparison,
     bisection,
     hypotheses,
 )

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from infrastructure.precision_lab.report.drawing import Axis, Line, draw_lines, tone_name, tone_of
 from infrastructure.precision_lab.report.reading import LabResults, Row, inner, number
 from infrastructure.precision_lab.report.sections.metric_figures import MetricFigure
-from infrastructure.precision_lab.report.sections.probe import DTYPES, rows_by_length
 from infrastructure.precision_lab.report.sections.section import SWEEP, Figure, Section
+from infrastructure.precision_lab.report.sections.static_comparison import DTYPES, rows_by_length
 
 
 def accumulated_error(results: LabResults) -> Section:
-    """Error of a whole sequence, of the probe and of the trainings."""
+    """Error of a whole sequence, of the static comparison and of the trainings."""
     section = Section(
         anchor="accumulated",
         title="Accumulated error of log-probabilities",
@@ -48,7 +48,9 @@ def accumulated_error(results: LabResults) -> Section:
                 ),
             )
         )
-        section.notes.append("By length: of the probe, at temperature 1; nothing was trained.")
+        section.notes.append(
+            "By length: of the static comparison, at temperature 1; nothing was trained."
+        )
     in_training = MetricFigure(
         metric="accum_err_final",
         label="error of a completion's log-probability, nats",
@@ -56,7 +58,7 @@ def accumulated_error(results: LabResults) -> Section:
         log=True,
     )
     section.figures.extend(in_training.by_preset(results))
-    return section.needs(in_training.metric, f"genesis-fp16 lab probe, or {SWEEP}")
+    return section.needs(in_training.metric, f"genesis-fp16 lab compare, or {SWEEP}")
 
 
 def mismatch(results: LabResults) -> Section:

@@ -8,7 +8,7 @@ import pytest
 
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.effects.places import Places
-from agents.se_darwin.fork_server.probing import Probe
+from agents.se_darwin.fork_server.tracing import Trace
 
 CODE = '''
 def grow(items, most):
@@ -25,19 +25,19 @@ def grow(items, most):
 GENERATOR = "def each(items):\n    for item in items:\n        yield item\n"
 
 
-def probes(code: str, function: str) -> dict[str, Probe | None]:
+def traces(code: str, function: str) -> dict[str, Trace | None]:
     space = EditSpace(code, function)
     places = Places(space.source, function)
-    return {str(edit): places.probe(space.program([edit])) for edit in space.edits}
+    return {str(edit): places.trace(space.program([edit])) for edit in space.edits}
 
 
-def texts(probe: Probe | None) -> tuple[str, str, str]:
-    assert probe is not None
-    return probe["new"]["kind"], probe["old"]["text"], probe["new"]["text"]
+def texts(trace: Trace | None) -> tuple[str, str, str]:
+    assert trace is not None
+    return trace["new"]["kind"], trace["old"]["text"], trace["new"]["text"]
 
 
 def test_each_edit_changes_the_smallest_part_that_can_be_evaluated() -> None:
-    found = probes(CODE, "grow")
+    found = traces(CODE, "grow")
     assert texts(found["line 6: comparison Gt -> GtE"]) == ("test", "item > 2", "item >= 2")
     assert texts(found["line 3: constant 0 -> 1"]) == ("statements", "total = 0", "total = 1")
     guarded = "line 7: statement_guarded nothing -> if not (item > 2)"
@@ -53,11 +53,11 @@ def test_a_loop_is_not_run() -> None:
     removed = [each for each in space.edits if each.kind == "statement_removed"]
     loops = [each for each in removed if each.old.startswith(("while", "for"))]
     assert loops
-    assert all(places.probe(variants[each]) is None for each in loops)
-    found = [each for each in map(places.probe, variants.values()) if each is not None]
+    assert all(places.trace(variants[each]) is None for each in loops)
+    found = [each for each in map(places.trace, variants.values()) if each is not None]
     assert len(found) > 0.8 * len(space.edits)
-    for probe in found:
-        for snippet in (probe["old"], probe["new"]):
+    for trace in found:
+        for snippet in (trace["old"], trace["new"]):
             if snippet["kind"] == "statements":
                 parsed = ast.walk(ast.parse(snippet["text"]))
                 assert not any(isinstance(node, ast.For | ast.While) for node in parsed)
@@ -102,14 +102,14 @@ def test_the_lines_that_differ_decide_what_is_compared(
 ) -> None:
     source = PLAIN.strip()
     assert source.count(old) == 1
-    probe = Places(source, "sort_of").probe(source.replace(old, new))
+    trace = Places(source, "sort_of").trace(source.replace(old, new))
     if expected is None and new == "most=3):":
-        assert probe is None
+        assert trace is None
     elif expected is None:
-        assert probe is not None
-        assert probe["new"]["text"].endswith("sort = 'large'\n    return sort")
+        assert trace is not None
+        assert trace["new"]["text"].endswith("sort = 'large'\n    return sort")
     else:
-        assert texts(probe) == expected
+        assert texts(trace) == expected
 
 
 def test_visits_are_made_before_statements_in_conditions_of_loops_and_after_blocks() -> None:
@@ -122,6 +122,6 @@ def test_visits_are_made_before_statements_in_conditions_of_loops_and_after_bloc
 
 
 def test_what_a_generator_yields_is_noted() -> None:
-    found = [each for each in probes(GENERATOR, "each").values() if each is not None]
+    found = [each for each in traces(GENERATOR, "each").values() if each is not None]
     assert texts(found[0]) == ("statements", "pass", "__yield__(item)")
     assert not any("yield " in each["old"]["text"] + each["new"]["text"] for each in found)

@@ -17,7 +17,7 @@ def test_a_replay_shows_the_distribution_of_the_mismatch(tmp_path: Path) -> None
     write_json(tmp_path / "replay" / "fp16_pure.json", {"tokens": 7})
     section = mismatch(read_results(tmp_path))
     assert [figure.name for figure in section.figures] == ["mismatch-distribution"]
-    assert "genesis-fp16 lab probe" in accumulated_error(read_results(tmp_path)).absent
+    assert "genesis-fp16 lab compare" in accumulated_error(read_results(tmp_path)).absent
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""The static probe: what it measures, what it leaves alone, what it refuses."""
+"""The static comparison: what it measures, what it leaves alone, what it refuses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.nn import Module
 from infrastructure.policy import TokenBatch
 from infrastructure.policy.models import build_policy, small_config
 from infrastructure.policy.tokenizer import CharacterTokenizer
-from infrastructure.precision_lab.probe.compare import (
+from infrastructure.precision_lab.static_comparison.compare import (
     COLUMNS,
-    ProbeError,
-    ProbeResult,
-    ProbeRow,
-    probe,
+    ComparisonError,
+    ComparisonResult,
+    ComparisonRow,
+    compare,
 )
 from infrastructure.precision_lab.weights_hash import weights_sha256
 
@@ -45,7 +45,9 @@ def sequences(lengths: list[int], *, seed: int = 0, prompt: int = 2) -> TokenBat
     )
 
 
-def row(result: ProbeResult, dtype: str, temperature: float = 1.0, length: int = 24) -> ProbeRow:
+def row(
+    result: ComparisonResult, dtype: str, temperature: float = 1.0, length: int = 24
+) -> ComparisonRow:
     return next(
         each
         for each in result.by_length
@@ -55,7 +57,7 @@ def row(result: ProbeResult, dtype: str, temperature: float = 1.0, length: int =
 
 def test_simulated_casts_and_real_kernels_are_told_apart(model: Module) -> None:
     batch = sequences([24] * 8)
-    result = probe(model, {24: batch}, temperatures=(0.5, 1.0), device=CPU)
+    result = compare(model, {24: batch}, temperatures=(0.5, 1.0), device=CPU)
     with torch.no_grad():
         logits = model(input_ids=batch.tokens_BT, use_cache=False).logits
         whole = model.bfloat16()(input_ids=batch.tokens_BT, use_cache=False).logits.float()
@@ -87,8 +89,8 @@ def test_simulated_casts_and_real_kernels_are_told_apart(model: Module) -> None:
 def test_the_fp32_reference_is_never_touched(model: Module) -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     batches = {24: sequences([24] * 4), 30: sequences([30] * 4)}
-    first = probe(model, batches, dtypes=("bf16", "fp16"), device=CPU)
-    second = probe(model, batches, dtypes=("fp16", "bf16"), device=CPU)
+    first = compare(model, batches, dtypes=("bf16", "fp16"), device=CPU)
+    second = compare(model, batches, dtypes=("fp16", "bf16"), device=CPU)
     assert row(first, "bf16", length=30) == row(second, "bf16", length=30)
     assert row(first, "fp16") == row(second, "fp16")
     for name, tensor in model.state_dict().items():
@@ -107,15 +109,15 @@ def test_padding_and_prompts_are_not_measured(model: Module) -> None:
         )
         for each, length in zip(alone, lengths, strict=True)
     ]
-    found = row(probe(model, {24: together}, device=CPU), "bf16")
-    each = [row(probe(model, {24: batch}, device=CPU), "bf16") for batch in trimmed]
+    found = row(compare(model, {24: together}, device=CPU), "bf16")
+    each = [row(compare(model, {24: batch}, device=CPU), "bf16") for batch in trimmed]
     assert found.tokens == sum(one.tokens for one in each) == sum(lengths) - 2 * len(lengths)
     mean = sum(one.tokens * (one.simulated_logp_error_mean or 0.0) for one in each) / found.tokens
     assert found.simulated_logp_error_mean == pytest.approx(mean, rel=1e-4)
 
 
 def test_positions_partition_the_tokens(model: Module) -> None:
-    result = probe(model, {24: sequences([24, 10])}, dtypes=("bf16",), device=CPU)
+    result = compare(model, {24: sequences([24, 10])}, dtypes=("bf16",), device=CPU)
     spans = [(each.first_position, each.last_position) for each in result.by_position]
     assert spans == [(2, 3), (4, 7), (8, 15), (16, 23)]
     assert [each.tokens for each in result.by_position] == [4, 8, 10, 8]
@@ -124,7 +126,7 @@ def test_positions_partition_the_tokens(model: Module) -> None:
 
 def test_a_sequence_adds_up_the_signed_errors(model: Module) -> None:
     batch = sequences([24])
-    result = probe(model, {24: batch}, dtypes=("bf16",), device=CPU)
+    result = compare(model, {24: batch}, dtypes=("bf16",), device=CPU)
     found = row(result, "bf16")
     assert found.real_logp_bias is not None
     expected = abs(found.real_logp_bias * found.tokens)
@@ -134,7 +136,7 @@ def test_a_sequence_adds_up_the_signed_errors(model: Module) -> None:
 def test_logits_that_overflow_are_counted_and_poison_nothing(model: Module) -> None:
     with torch.no_grad():
         model.lm_head.weight[7:] *= 1e6  # logits of some tokens beyond the range of FP16
-    result = probe(model, {24: sequences([24] * 4)}, temperatures=(1e5,), device=CPU)
+    result = compare(model, {24: sequences([24] * 4)}, temperatures=(1e5,), device=CPU)
     fp16, bf16 = row(result, "fp16", 1e5), row(result, "bf16", 1e5)
     assert fp16.nonfinite_tokens == fp16.tokens == 4 * 22
     assert fp16.real_logp_error_mean is fp16.kernel_contribution is fp16.real_kl is None
@@ -148,11 +150,11 @@ def test_logits_that_overflow_are_counted_and_poison_nothing(model: Module) -> N
 
 def test_what_cannot_be_measured_is_refused(model: Module) -> None:
     short = sequences([24])
-    with pytest.raises(ProbeError, match="at least one"):
-        probe(model, {24: short}, dtypes=(), device=CPU)
+    with pytest.raises(ComparisonError, match="at least one"):
+        compare(model, {24: short}, dtypes=(), device=CPU)
     with pytest.raises(ValueError, match="temperature must be at least"):
-        probe(model, {24: short}, temperatures=(0.0,), device=CPU)
+        compare(model, {24: short}, temperatures=(0.0,), device=CPU)
     with torch.no_grad():
         model.lm_head.weight[5, 0] = float("nan")
-    with pytest.raises(ProbeError, match="float32 model itself"):
-        probe(model, {24: short}, device=CPU)
+    with pytest.raises(ComparisonError, match="float32 model itself"):
+        compare(model, {24: short}, device=CPU)

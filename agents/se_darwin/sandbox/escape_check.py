@@ -1,7 +1,7 @@
 """A candidate that tries every known way out of the sandbox."""
 
-PROBE_FUNCTION = "attempt_escapes"
-PROBE_SOURCE = '''
+CHECK_FUNCTION = "attempt_escapes"
+CHECK_SOURCE = '''
 import ctypes
 import os
 import resource
@@ -51,7 +51,7 @@ def attempt_escapes(canary, parent, has_folder=False):
         "it can rename files of this user": lambda: os.rename(canary, canary + "-renamed"),
         "it can change modes of files of this user": lambda: os.chmod(canary, 0o600),
         "it can change times of files of this user": lambda: os.utime(canary, (0, 0)),
-        "it can mark files of this user": lambda: os.setxattr(canary, "user.probe", b""),
+        "it can mark files of this user": lambda: os.setxattr(canary, "user.check", b""),
         "it can truncate files of this user": lambda: os.truncate(canary, 0),
         "it can delete files of this user": lambda: os.unlink(canary),
         "it can signal the daemon": lambda: os.kill(parent, 0),
@@ -63,7 +63,7 @@ def attempt_escapes(canary, parent, has_folder=False):
         "it can keep memory": lambda: made(libc.shmget(0, 4096, 0o600), libc.shmctl),
         "it can leave messages": lambda: made(libc.msgget(0, 0o600), libc.msgctl),
         "it can keep semaphores": lambda: made(libc.semget(0, 1, 0o600), libc.semctl),
-        "it can keep keys": lambda: made(libc.syscall(ADD_KEY, b"user", b"probe", b"x", 1, -2)),
+        "it can keep keys": lambda: made(libc.syscall(ADD_KEY, b"user", b"check", b"x", 1, -2)),
         "it can enter namespaces": lambda: made(libc.unshare(NEW_USER)),
     }
     if has_folder:

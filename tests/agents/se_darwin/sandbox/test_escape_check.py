@@ -1,4 +1,4 @@
-"""The probe tries every way out; a sandbox whose layer only claims to be on is refused."""
+"""The trace tries every way out; a sandbox whose layer only claims to be on is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.se_darwin.sandbox import Sandbox, SandboxUnavailableError, server_process
-from agents.se_darwin.sandbox.escape_probe import PROBE_SOURCE
+from agents.se_darwin.sandbox.escape_check import CHECK_SOURCE
 
 KEPT = ("it can keep memory", "it can leave messages", "it can keep semaphores")
 FORK_SERVER = Path(server_process.__file__).parents[1] / "fork_server"
@@ -22,7 +22,7 @@ def test_unconfined_it_names_every_escape(tmp_path: Path) -> None:
     canary.touch()
     call = f"\nprint(*attempt_escapes({str(canary)!r}, {os.getppid()}), sep=chr(10))"
     run = subprocess.run(
-        [sys.executable, "-c", PROBE_SOURCE + call],
+        [sys.executable, "-c", CHECK_SOURCE + call],
         cwd=tmp_path,
         capture_output=True,
         text=True,

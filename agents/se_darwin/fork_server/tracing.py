@@ -30,7 +30,7 @@ MAX_ITEMS = 200
 MAX_CHECKS = 64  # failing ones, and passing ones
 _MOST_OF_PASSING = 6  # visits of a place in a passing check; a repair may change what these do
 _PROBE_SECONDS, _AGAIN_SECONDS = 0.03, 0.01
-_MOST_SECONDS = 0.5  # of one probe that cannot be interrupted; it ends the process
+_MOST_SECONDS = 0.5  # of one trace that cannot be interrupted; it ends the process
 _NEXT, _BREAK, _CONTINUE = object(), object(), object()
 _ENDS = {id(_NEXT): "next", id(_BREAK): "break", id(_CONTINUE): "continue"}
 _IMMUTABLE = (*(int, float, complex, str, bytes, bool, type(None)), tuple, frozenset, range)
@@ -50,7 +50,7 @@ class Snippet(TypedDict):
     stores: list[str]
 
 
-class Probe(TypedDict):
+class Trace(TypedDict):
     """What an edit changes at a place.
 
     *nested*: the place is in an inner function, which sees names that are not its variables.
@@ -62,10 +62,10 @@ class Probe(TypedDict):
     new: Snippet
 
 
-class ProbeRequest(TypedDict):
-    """Probes, whether the given program passes each check, and the seconds for all of it."""
+class TraceRequest(TypedDict):
+    """Traces, whether the given program passes each check, and the seconds for all of it."""
 
-    probes: list[Probe]
+    traces: list[Trace]
     passed: list[bool]
     owner: str
     seconds: float
@@ -75,18 +75,18 @@ _State = tuple[str, str, tuple[tuple[str, str], ...], tuple[str, ...]]
 
 
 def evaluate(
-    request: ProbeRequest, visits: Visits, numbers: Sequence[Sequence[int]]
+    request: TraceRequest, visits: Visits, numbers: Sequence[Sequence[int]]
 ) -> Iterator[list[object]]:
-    """Yield ``["checks", failing, passing]`` and a line for each probe, as time allows.
+    """Yield ``["checks", failing, passing]`` and a line for each trace, as time allows.
 
     Args:
-        request: The probes.
+        request: The traces.
         visits: Recorded visits.
         numbers: Numbers of the visits of each check.
 
     Yields:
         First the numbers of failing and of passing checks that reach any place. Then for each
-        probe, in order, ``["effect", failing checks that reach its place, failing checks that it
+        trace, in order, ``["effect", failing checks that reach its place, failing checks that it
         changes, passing ones, failing ones in which it raises, passing ones, digest of all results
         or nothing]``, or ``["unknown"]``.
     """
@@ -94,12 +94,12 @@ def evaluate(
     by_place, incomplete, reached = _by_place(request["passed"], visits, numbers)
     yield ["checks", *reached]
     evaluator = _Evaluator(visits, request["owner"])
-    for probe in request["probes"]:
+    for trace in request["traces"]:
         if time.monotonic() > ends:
             return
         limit_cpu(_MOST_SECONDS)
-        place = probe["place"]
-        yield evaluator.compare(probe, by_place[place], incomplete[place])
+        place = trace["place"]
+        yield evaluator.compare(trace, by_place[place], incomplete[place])
 
 
 def record_suite(suite: SuiteRequest, source: str) -> tuple[Visits, list[list[int]]]:
@@ -193,18 +193,18 @@ class _Evaluator:
         signal.signal(signal.SIGVTALRM, self._interrupt)
 
     def compare(
-        self, probe: Probe, reached: Sequence[_Reached], incomplete: Set[int]
+        self, trace: Trace, reached: Sequence[_Reached], incomplete: Set[int]
     ) -> list[object]:
         """Compare both versions; see `evaluate`.
 
         Args:
-            probe: The versions.
+            trace: The versions.
             reached: Visits of the place.
             incomplete: Failing checks with visits that were not kept.
         """
         signal.setitimer(signal.ITIMER_VIRTUAL, _PROBE_SECONDS, _AGAIN_SECONDS)
         try:
-            return self._compare(probe, reached, incomplete)
+            return self._compare(trace, reached, incomplete)
         except (Exception, EndlessError):  # not Python, too slow, or a value without text
             return ["unknown"]
         finally:
@@ -212,9 +212,9 @@ class _Evaluator:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
     def _compare(
-        self, probe: Probe, reached: Sequence[_Reached], incomplete: Set[int]
+        self, trace: Trace, reached: Sequence[_Reached], incomplete: Set[int]
     ) -> list[object]:
-        old, new = probe["old"], probe["new"]
+        old, new = trace["old"], trace["new"]
         both = frozenset([*old["stores"], *new["stores"]])
         names = both if new["kind"] == "statements" else None
         old_code, new_code = self._compiled(old), _compile(new, self._owner)
@@ -225,12 +225,12 @@ class _Evaluator:
         for number, each in enumerate(reached):
             before = after = None
             if not used & each.visit.missing:
-                key = probe["place"], number, old["text"], old["kind"], both
+                key = trace["place"], number, old["text"], old["kind"], both
                 if key not in self._before:
                     self._before[key] = self._state(old_code, each.visit, names)
                 before, after = self._before[key], self._state(new_code, each.visit, names)
             unknown = before is None or after is None
-            if probe["nested"] and after is not None and after[:2] == ("raise", "NameError"):
+            if trace["nested"] and after is not None and after[:2] == ("raise", "NameError"):
                 unknown = True
             if unknown or before is None or after is None:
                 unknown_checks |= each.failing

@@ -1,4 +1,4 @@
-"""The probe: what rounding and kernels do to one forward pass."""
+"""The static comparison: what rounding and kernels do to one forward pass."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _COLUMNS = {
 }
 
 
-def probe(results: LabResults) -> Section:
+def static_comparison(results: LabResults) -> Section:
     """Errors of log-probabilities by position and by length."""
     section = Section(
-        anchor="probe",
+        anchor="static-comparison",
         title="One forward pass: rounding and kernels",
         says=(
             "Mean error of a token's log-probability by position, for the rounding of the logits "
@@ -42,20 +42,22 @@ def probe(results: LabResults) -> Section:
             Axis(label="mean |error of log p|, nats", log=True),
             describe="Error of log-probabilities by position, simulated and real",
         )
-        section.figures.append(Figure(name="probe-by-position", svg=svg))
+        section.figures.append(Figure(name="comparison-by-position", svg=svg))
     rows = [[shown(row[name]) for name in _COLUMNS] for row in rows_by_length(results, *_COLUMNS)]
     if rows:
         section.tables.append(Table(head=[*_COLUMNS.values()], rows=rows))
-    section.notes.extend(f"Not measured: {each}." for each in texts(results.probe, "not_measured"))
-    return section.needs("the probe", "genesis-fp16 lab probe")
+    section.notes.extend(
+        f"Not measured: {each}." for each in texts(results.comparison, "not_measured")
+    )
+    return section.needs("the static comparison", "genesis-fp16 lab compare")
 
 
 def rows_by_length(results: LabResults, *names: str) -> list[dict[str, Any]]:
-    """Rows of the probe's summary that have *names* and, but for the type, numbers in them."""
+    """Rows of its summary that have *names* and, but for the type, numbers in them."""
     needed = {*names, "dtype", "temperature", "seq_length"}
     return [
         {**{name: number(row[name]) for name in row}, "dtype": str(row["dtype"])}
-        for row in results.probe_by_length
+        for row in results.comparison_by_length
         if needed <= row.keys()
     ]
 
@@ -66,7 +68,7 @@ def _lines_by_position(results: LabResults) -> list[Line]:
     needed |= {"real_logp_error_mean", "simulated_logp_error_mean"}
     positions = [
         row
-        for row in results.probe_rows
+        for row in results.comparison_rows
         if needed <= row.keys() and None not in (row["seq_length"], row["last_position"])
     ]
     longest = max((row["seq_length"] for row in positions), default=0)

@@ -1,4 +1,4 @@
-"""The probe as a command runs it: sequences of a model's own, and two files of results."""
+"""The static comparison as a command: sequences of a model's own, and two files of results."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from infrastructure.files import write_atomically, write_json
 from infrastructure.policy import Sampling
 from infrastructure.policy.models import context_length
 from infrastructure.precision_lab.environment import describe_environment, fixed_numerics
-from infrastructure.precision_lab.probe.compare import (
-    ProbeError,
-    ProbeResult,
-    continuations,
-    probe,
-)
 from infrastructure.precision_lab.progress import unreported
 from infrastructure.precision_lab.results import FORMAT
 from infrastructure.precision_lab.small_policy import BASE_MODEL, BasePolicy, base_policy
+from infrastructure.precision_lab.static_comparison.compare import (
+    ComparisonError,
+    ComparisonResult,
+    compare,
+    continuations,
+)
 from infrastructure.training.precision import resolve_device
 
 FOLDER, ROWS, SUMMARY = "probe", "probe_results.csv", "summary.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeRequest:
+class ComparisonRequest:
     """What to measure.
 
     Attributes:
@@ -41,7 +41,7 @@ class ProbeRequest:
         seed: Decides the small policy and the sequences.
 
     Raises:
-        ProbeError: A value cannot be used.
+        ComparisonError: A value cannot be used.
     """
 
     base_model: str = BASE_MODEL
@@ -58,10 +58,10 @@ class ProbeRequest:
                 Sampling(temperature=temperature)
             resolve_device(self.device)
         except ValueError as error:
-            raise ProbeError(str(error)) from error
+            raise ComparisonError(str(error)) from error
         if self.prompts < 1 or not self.lengths or min(self.lengths) < 2:
-            raise ProbeError(
-                f"the probe needs at least one prompt and lengths of at least 2 tokens, got "
+            raise ComparisonError(
+                f"it needs at least one prompt and lengths of at least 2 tokens, got "
                 f"{self.prompts} prompts and the lengths {list(self.lengths)}"
             )
 
@@ -70,21 +70,21 @@ def half_types(names: Sequence[str]) -> tuple[HalfName, ...]:
     """*names* as half types.
 
     Raises:
-        ProbeError: One is another word.
+        ComparisonError: One is another word.
     """
     known: dict[str, HalfName] = {"bf16": "bf16", "fp16": "fp16"}
     if unknown := [name for name in names if name not in known]:
-        raise ProbeError(f"a half type is bf16 or fp16, got {unknown[0]!r}")
+        raise ComparisonError(f"a half type is bf16 or fp16, got {unknown[0]!r}")
     return tuple(known[name] for name in names)
 
 
-def run_probe(
-    request: ProbeRequest,
+def run_comparison(
+    request: ComparisonRequest,
     output: Path,
     *,
     base: BasePolicy | None = None,
     progress: ReportProgress = unreported,
-) -> ProbeResult:
+) -> ComparisonResult:
     """Measure and write ``probe/probe_results.csv`` and ``probe/summary.json`` below *output*.
 
     Args:
@@ -92,7 +92,7 @@ def run_probe(
         progress: Told of each length that is generated and measured.
 
     Raises:
-        ProbeError: Nothing can be measured.
+        ComparisonError: Nothing can be measured.
         PolicyModelError: The model cannot be loaded.
         OSError: The disk refuses.
     """
@@ -116,11 +116,11 @@ def run_probe(
             seed=request.seed,
         )
     if not sequences:
-        raise ProbeError(
+        raise ComparisonError(
             f"every length is beyond the model's context of {limit} tokens: choose smaller ones"
         )
     with fixed_numerics():
-        result = probe(
+        result = compare(
             base.model,
             sequences,
             dtypes=request.dtypes,
@@ -139,7 +139,7 @@ def run_probe(
     return result
 
 
-def _summary(request: ProbeRequest, result: ProbeResult) -> dict[str, object]:
+def _summary(request: ComparisonRequest, result: ComparisonResult) -> dict[str, object]:
     return {
         "format": FORMAT,
         "request": asdict(request),

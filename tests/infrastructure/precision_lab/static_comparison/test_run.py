@@ -1,4 +1,4 @@
-"""The probe as a command runs it: what it writes and what it refuses."""
+"""The static comparison as a command runs it: what it writes and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from infrastructure.precision_lab.probe import ProbeError, ProbeRequest, half_types, run_probe
-from infrastructure.precision_lab.probe.compare import COLUMNS
 from infrastructure.precision_lab.small_policy import BASE_MODEL, BasePolicy, small_policy
+from infrastructure.precision_lab.static_comparison import (
+    ComparisonError,
+    ComparisonRequest,
+    half_types,
+    run_comparison,
+)
+from infrastructure.precision_lab.static_comparison.compare import COLUMNS
 
 pytestmark = pytest.mark.process  # trains for seconds
 
@@ -20,13 +25,13 @@ def base() -> BasePolicy:
     return small_policy(seed=0, prompts=2, steps=1)
 
 
-def request(**changes: object) -> ProbeRequest:
+def request(**changes: object) -> ComparisonRequest:
     small = {"prompts": 2, "lengths": (24,), "temperatures": (1.0,), "device": "cpu"}
-    return ProbeRequest(**{**small, **changes})  # type: ignore[arg-type]
+    return ComparisonRequest(**{**small, **changes})  # type: ignore[arg-type]
 
 
 def test_two_files_hold_the_results(base: BasePolicy, tmp_path: Path) -> None:
-    result = run_probe(request(lengths=(24, 5000, 24)), tmp_path, base=base)
+    result = run_comparison(request(lengths=(24, 5000, 24)), tmp_path, base=base)
     with (tmp_path / "probe" / "probe_results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
@@ -56,11 +61,11 @@ def test_two_files_hold_the_results(base: BasePolicy, tmp_path: Path) -> None:
 def test_a_request_that_cannot_be_met(
     changes: dict[str, object], message: str, base: BasePolicy, tmp_path: Path
 ) -> None:
-    with pytest.raises(ProbeError, match=message):
-        run_probe(request(**changes), tmp_path, base=base)
+    with pytest.raises(ComparisonError, match=message):
+        run_comparison(request(**changes), tmp_path, base=base)
 
 
 def test_half_types_are_checked_by_name() -> None:
     assert half_types(["fp16", "bf16"]) == ("fp16", "bf16")
-    with pytest.raises(ProbeError, match="a half type is bf16 or fp16, got 'fp8'"):
+    with pytest.raises(ComparisonError, match="a half type is bf16 or fp16, got 'fp8'"):
         half_types(["fp8"])

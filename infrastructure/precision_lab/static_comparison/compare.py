@@ -1,4 +1,4 @@
-"""Static probe: how far log-probabilities move when a forward pass works in half precision.
+"""static comparison: how far log-probabilities move when a forward pass works in half precision.
 
 Nothing is trained. Each group of sequences of one length goes through the model in float32 and
 then through a copy of it in each half type; two errors are told apart:
@@ -39,12 +39,12 @@ from infrastructure.training.precision.roles import RoleForward
 _MOST_LOGITS = 2**25  # of one forward pass: 128 MiB in float32, and a few times that in all
 
 
-class ProbeError(LabError):
-    """The probe cannot measure what was asked for; the message has reason and remedy."""
+class ComparisonError(LabError):
+    """It cannot measure what was asked for; the message has reason and remedy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeRow:
+class ComparisonRow:
     """The error of some tokens in one half type. Errors are in nats, absolute unless said.
 
     Tokens whose result is NaN or infinite are counted and left out of everything else; a value is
@@ -89,11 +89,11 @@ class ProbeRow:
     real_kl: float | None
 
 
-COLUMNS = tuple(each.name for each in fields(ProbeRow))
+COLUMNS = tuple(each.name for each in fields(ComparisonRow))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeResult:
+class ComparisonResult:
     """Differences of the half types from FP32 on the same tokens.
 
     Attributes:
@@ -102,11 +102,11 @@ class ProbeResult:
         sequence_error: Mean of |Σ Δ log p| of a sequence, in nats, by ``(dtype, temperature,
             length)``.
         weights_sha256: Hash of the float32 weights, the same before and after.
-        not_measured: What a request named and the probe left out, one sentence each.
+        not_measured: What a request named and the static comparison left out, one sentence each.
     """
 
-    by_length: list[ProbeRow]
-    by_position: list[ProbeRow]
+    by_length: list[ComparisonRow]
+    by_position: list[ComparisonRow]
     sequence_error: dict[tuple[HalfName, float, int], float | None]
     weights_sha256: str
     not_measured: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class ProbeResult:
         return text.getvalue()
 
 
-def probe(
+def compare(
     model: Module,
     sequences: Mapping[int, TokenBatch],
     *,
@@ -128,7 +128,7 @@ def probe(
     temperatures: Sequence[float] = (1.0,),
     device: torch.device,
     progress: ReportProgress = unreported,
-) -> ProbeResult:
+) -> ComparisonResult:
     """Compare *model* in float32 with itself in each half type, on the completions of *sequences*.
 
     The half types work on copies, so the float32 weights are never touched, and that is checked.
@@ -143,13 +143,15 @@ def probe(
         progress: Told of each length.
 
     Raises:
-        ProbeError: There is nothing to measure, or the reference is not finite.
+        ComparisonError: There is nothing to measure, or the reference is not finite.
         ValueError: A temperature is out of range.
     """
     for temperature in temperatures:
         Sampling(temperature=temperature)
     if not (dtypes and temperatures and sequences):
-        raise ProbeError("name at least one half type, one temperature and one sequence length")
+        raise ComparisonError(
+            "name at least one half type, one temperature and one sequence length"
+        )
     before = weights_sha256({"policy": model})
     reference = RoleForward(model, device, FP32)
     halves = {
@@ -164,8 +166,10 @@ def probe(
                 parts[key].append(errors)
         found += [(*key, length, _Errors.joined(each)) for key, each in parts.items()]
     if weights_sha256({"policy": model}) != before:
-        raise ProbeError("the float32 weights changed during the probe: the result is void")
-    return ProbeResult(
+        raise ComparisonError(
+            "the float32 weights changed during the static comparison: the result is void"
+        )
+    return ComparisonResult(
         by_length=[_row(*each, 1, each[2] - 1) for each in found],
         by_position=[row for each in found for row in _rows_by_position(*each)],
         sequence_error={
@@ -191,12 +195,12 @@ def continuations(
     the model ends it.
 
     Raises:
-        ProbeError: *length* leaves no room for a completion.
+        ComparisonError: *length* leaves no room for a completion.
         RolloutRequestError: The sequences do not fit into the model's context.
     """
     longest = max(map(len, prompts))
     if length <= longest:
-        raise ProbeError(
+        raise ComparisonError(
             f"length {length} leaves no room after the longest prompt, which has {longest} tokens: "
             "choose a greater length or shorter prompts"
         )
@@ -252,7 +256,7 @@ def _compare(
 ) -> Iterator[tuple[tuple[HalfName, float], _Errors]]:
     wanted_BTV = _logits(reference, batch)
     if not wanted_BTV[:, :-1][batch.response_mask_BS].isfinite().all():
-        raise ProbeError(
+        raise ComparisonError(
             "the float32 model itself returns NaN or infinity, so there is nothing to compare "
             "with: use other weights"
         )
@@ -310,7 +314,7 @@ def _difference(wanted_NV: Tensor, found_NV: Tensor, tokens_N1: Tensor) -> tuple
 
 def _rows_by_position(
     dtype: HalfName, temperature: float, length: int, errors: _Errors
-) -> Iterator[ProbeRow]:
+) -> Iterator[ComparisonRow]:
     first, last = 1, int(errors.positions_N.max())
     while first <= last:
         end = min(2 * first - 1, last)
@@ -322,11 +326,11 @@ def _rows_by_position(
 
 def _row(
     dtype: HalfName, temperature: float, length: int, errors: _Errors, first: int, last: int
-) -> ProbeRow:
+) -> ComparisonRow:
     finite_N = ~(errors.simulated_N.isnan() | errors.real_N.isnan())  # the same tokens for both
     simulated_N, real_N = errors.simulated_N[finite_N].abs(), errors.real_N[finite_N].abs()
     simulated, real = _number(simulated_N, torch.mean), _number(real_N, torch.mean)
-    return ProbeRow(
+    return ComparisonRow(
         dtype=dtype,
         temperature=temperature,
         seq_length=length,

@@ -1,4 +1,4 @@
-"""The section of the probe: by position and by length."""
+"""The section of the static comparison: by position and by length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from infrastructure.precision_lab.report import read_results
 from infrastructure.precision_lab.report.sections.log_probs import accumulated_error
-from infrastructure.precision_lab.report.sections.probe import probe
+from infrastructure.precision_lab.report.sections.static_comparison import static_comparison
 from tests.infrastructure.precision_lab.report.results_folder import write_json
 
 
@@ -35,8 +35,8 @@ def test_the_probe_is_shown_by_position_and_length(tmp_path: Path) -> None:
     summary = {"by_length": [row, {"dtype": 3}, "x"], "not_measured": ["length 9: why"]}
     write_json(tmp_path / "probe" / "summary.json", summary)
     results = read_results(tmp_path)
-    section = probe(results)
-    assert [figure.name for figure in section.figures] == ["probe-by-position"]
+    section = static_comparison(results)
+    assert [figure.name for figure in section.figures] == ["comparison-by-position"]
     (table,) = section.tables
     assert table.rows == [["bf16", "1", "64", "400", "0", "0.0001", "0.0002", "0.0001", "none"]]
     assert section.notes == ["Not measured: length 9: why."]

@@ -1,4 +1,4 @@
-"""``genesis-fp16 lab probe``."""
+"""``genesis-fp16 lab compare``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from genesis_fp16.cli.lab.progress import progress_lines
 from genesis_fp16.cli.output import print_line, print_table
 
 if TYPE_CHECKING:
-    from infrastructure.precision_lab.probe import ProbeResult
+    from infrastructure.precision_lab.static_comparison import ComparisonResult
 
 
-def probe(
+def compare(
     output: Annotated[
         Path, typer.Option("--output", help="Folder of the results; files go into probe/.")
     ] = RESULTS,
@@ -38,10 +38,14 @@ def probe(
 ) -> None:
     """Compare one forward pass in FP32 with the same in BF16 and FP16; train nothing."""
     with plain_errors():
-        from infrastructure.precision_lab.probe import ProbeRequest, half_types, run_probe
+        from infrastructure.precision_lab.static_comparison import (
+            ComparisonRequest,
+            half_types,
+            run_comparison,
+        )
 
-        result = run_probe(
-            ProbeRequest(
+        result = run_comparison(
+            ComparisonRequest(
                 base_model=base_model,
                 prompts=prompts,
                 lengths=tuple(lengths or (64, 128, 256)),
@@ -57,7 +61,7 @@ def probe(
     print_line(f"written to {output / 'probe'}")
 
 
-def _print_result(result: ProbeResult) -> None:
+def _print_result(result: ComparisonResult) -> None:
     print_table(
         ("dtype", "temperature", "length", "tokens", "logits rounded", "real", "kernels add", "KL"),
         [
