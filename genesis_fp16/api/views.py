@@ -35,17 +35,18 @@ class Acknowledged(View):
     roles: str = ""
 
 
-class Voice(View):
-    """One that demands FP32, or that chose the half type.
+class Demand(View):
+    """A demand for FP32, or the choice of the half type.
 
     Attributes:
-        demands: What it asks for.
-        decides: Whether it is the one whose word is in force.
+        reason: Who demands it.
+        precision: Precision demanded.
+        decides: Whether this demand is in force.
         explanation: Who that is, in a sentence.
     """
 
-    voice: PrecisionReason
-    demands: PrecisionWish
+    reason: PrecisionReason
+    precision: PrecisionWish
     decides: bool
     explanation: str
 
@@ -68,8 +69,8 @@ class PrecisionView(View):
     Attributes:
         requested: Precision that would run if nothing demanded FP32.
         effective: Precision of a run that begins now; ``auto`` is left to the worker.
-        reason: The voice that decides; *explanation* is a sentence about it.
-        voices: The deciding voice first, then the other demands for FP32 and the half type's.
+        reason: The demand that decides; *explanation* is a sentence about it.
+        demands: The deciding one first, then the others for FP32 and the choice of the half type.
         overrides: Overrides in force that concern the agent.
         acknowledged: Null until a worker has reported one.
     """
@@ -79,7 +80,7 @@ class PrecisionView(View):
     effective: PrecisionWish
     reason: PrecisionReason
     explanation: str
-    voices: Sequence[Voice]
+    demands: Sequence[Demand]
     overrides: Sequence[OverrideView]
     acknowledged: Acknowledged | None
 

@@ -166,7 +166,7 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
     )
 
 
-def voices(inputs: PrecisionInputs) -> list[tuple[PrecisionReason, PrecisionWish]]:
+def demands(inputs: PrecisionInputs) -> list[tuple[PrecisionReason, PrecisionWish]]:
     """Who demands what: those for FP32, in the order in which one is named, then the half type's.
 
     The first is the reason of `resolve_precision`, unless the guard decides by a role.

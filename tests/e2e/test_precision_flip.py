@@ -33,11 +33,11 @@ def acknowledged(
 ) -> Callable[[tuple[str, str], str], None]:
     """Wait for the metric that tells of the worker's acknowledgement; hold it to the deadline."""
 
-    def wait(expected: tuple[str, str], voice: str) -> None:
+    def wait(expected: tuple[str, str], reason: str) -> None:
         seconds = training.wait_for(
             lambda: _effective(training) == expected, f"to be in {expected}"
         )
-        record_property("measured", f"{seconds:.2f} s after {voice}: {' '.join(expected)}")
+        record_property("measured", f"{seconds:.2f} s after {reason}: {' '.join(expected)}")
         assert seconds < DEADLINE_SECONDS * crowding()
 
     return wait

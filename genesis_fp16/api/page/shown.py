@@ -71,7 +71,7 @@ def shown_precision(agent: AgentView) -> ShownPrecision:
 
 
 def why(reason: str) -> str:
-    """A sentence about the voice that decided; *reason* itself if it is unknown."""
+    """A sentence about the demand that decided; *reason* itself if it is unknown."""
     return dict[str, str](DECIDED_BY).get(reason, reason)
 
 

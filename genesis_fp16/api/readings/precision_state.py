@@ -13,8 +13,8 @@ from genesis_fp16.domain.precision import (
     DECIDED_BY,
     Override,
     applicable_overrides,
+    demands,
     resolve_precision,
-    voices,
 )
 from genesis_fp16.domain.run import Run
 from genesis_fp16.settings import Settings
@@ -71,14 +71,14 @@ class PrecisionState:
             effective=found.effective,
             reason=found.reason,
             explanation=DECIDED_BY[found.reason],
-            voices=[
-                views.Voice(
-                    voice=voice,
-                    demands=wish,
-                    decides=voice == found.reason,
-                    explanation=DECIDED_BY[voice],
+            demands=[
+                views.Demand(
+                    reason=reason,
+                    precision=precision,
+                    decides=reason == found.reason,
+                    explanation=DECIDED_BY[reason],
                 )
-                for voice, wish in voices(inputs)
+                for reason, precision in demands(inputs)
             ],
             overrides=[
                 views.OverrideView.model_validate(each)

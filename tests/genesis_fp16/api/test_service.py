@@ -62,14 +62,14 @@ def test_an_agent_shows_its_precision_and_its_last_run(api, trained: str) -> Non
     assert "GENESIS_AGENTS__POLICY__ENABLED" in shown["policy"]["why"]
 
 
-def test_the_voices_of_a_precision(api) -> None:
+def test_the_demands_of_a_precision(api) -> None:
     api.store.overrides.set(
         Override(agent="policy", precision="fp32", reason="why", actor="me", created_at=time.time())
     )
     found = api.get("/api/agents/policy/precision")
     assert (found["effective"], found["reason"]) == ("fp32", "operator")
-    voices = [(each["voice"], each["demands"], each["decides"]) for each in found["voices"]]
-    assert voices == [("operator", "fp32", True), ("default", "fp16", False)]
+    demands = [(each["reason"], each["precision"], each["decides"]) for each in found["demands"]]
+    assert demands == [("operator", "fp32", True), ("default", "fp16", False)]
     assert found["overrides"][0]["actor"] == "me"
     assert api.get("/api/precision")["overrides"] == found["overrides"]
 

@@ -233,8 +233,8 @@ def test_a_locked_database_ends_every_change_with_a_message(
 
 @pytest.mark.process
 def test_of_concurrent_overrides_one_is_in_force_and_all_are_audited(store: Store) -> None:
-    voices = [start("set", "fp32", "--reason", f"voice {n}") for n in range(8)]
-    assert [voice.communicate(timeout=300)[1] for voice in voices] == [""] * 8
+    commands = [start("set", "fp32", "--reason", f"command {n}") for n in range(8)]
+    assert [command.communicate(timeout=300)[1] for command in commands] == [""] * 8
     assert len(store.overrides.in_force()) == 1
     assert len(store.overrides.audit()) == 8
 
@@ -247,11 +247,11 @@ def cpu_seconds(process: subprocess.Popen[str]) -> float:
 @pytest.mark.process
 def test_a_killed_command_has_stored_all_or_nothing(store: Store) -> None:
     for n in range(6):
-        voice = start("set", "fp32", "--next-run", "--reason", f"voice {n}")
-        while voice.poll() is None and cpu_seconds(voice) < 0.02 * n:  # the last may end first
+        command = start("set", "fp32", "--next-run", "--reason", f"command {n}")
+        while command.poll() is None and cpu_seconds(command) < 0.02 * n:  # the last may end first
             time.sleep(0.001)
-        voice.send_signal(signal.SIGKILL)
-        voice.communicate(timeout=300)
+        command.send_signal(signal.SIGKILL)
+        command.communicate(timeout=300)
         assert len(store.overrides.in_force()) == len(store.overrides.audit())
     assert ask("set", "fp32", "--reason", "last").exit_code == 0
 

@@ -29,7 +29,7 @@ def override(precision: str, agent: str | None = None) -> Override:
 
 def all_cases():
     wishes, yes_or_no = (None, *NAMES), (True, False)
-    for flag, default, agent, mine, everyone, device, voice, twin in itertools.product(
+    for flag, default, agent, mine, everyone, device, demand, twin in itertools.product(
         yes_or_no, NAMES[1:], wishes, wishes, wishes, DEVICES, range(3), range(4)
     ):
         overrides = [override(mine, "a")] if mine else []
@@ -40,8 +40,8 @@ def all_cases():
             agent=agent,
             overrides=overrides,
             device=device,
-            guard=voice == 1,
-            fell_back_at=1.0 if voice == 2 else None,
+            guard=demand == 1,
+            fell_back_at=1.0 if demand == 2 else None,
             canary=twin % 2 == 0,
             baseline=twin > 1,
         )
