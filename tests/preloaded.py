@@ -66,7 +66,6 @@ sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 API = "genesis_fp16.api"
-FLEET = "genesis_fp16.worker.fleet"
 GPU_SECTION = "benchmarks.gpu.section"
 GROUP = "genesis_fp16.worker.group"
 LAUNCHER = "genesis_fp16.worker.remote"
@@ -81,7 +80,6 @@ PRELOADED = (  # as named on a command line
     "genesis_fp16.plugins.probe",
     "genesis_fp16.worker",
     "genesis_fp16.worker.spare",
-    FLEET,
     GROUP,
     "infrastructure.precision_lab.sweep.worker",
     SCENARIOS,

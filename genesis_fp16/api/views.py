@@ -85,7 +85,7 @@ class PrecisionView(View):
     acknowledged: Acknowledged | None
 
 
-class FleetPrecision(View):
+class PrecisionOfAll(View):
     """What determines the precision of all agents.
 
     Attributes:
@@ -196,7 +196,6 @@ class AttemptView(View):
             first phase, after its end, and where the events left out tell it.
         events: Number of its events by kind, of those that were read.
         events_not_read_bytes: Bytes of older events that were left out.
-        fleet: How the attempt was stepped in its fleet, in order; empty if it was in none.
         has_log: Whether its log exists.
     """
 
@@ -214,7 +213,6 @@ class AttemptView(View):
     events: Mapping[str, int]
     events_trouble: str
     events_not_read_bytes: int
-    fleet: Sequence[str]
     precision: Sequence[PrecisionChange]
     evaluation: JsonValue
 

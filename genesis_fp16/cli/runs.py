@@ -17,7 +17,7 @@ from genesis_fp16.runs.run_folder import describe_removal
 from infrastructure.events.plain_text import LONGEST
 
 EVENTS_READ_BYTES = 8 << 20  # of one attempt; of a longer file its newest quarter of that
-SHOWN = 20  # newest attempts, and newest changes of precision and in a fleet
+SHOWN = 20  # newest attempts, and newest changes of precision
 
 app = typer.Typer(help="Past and present runs, newest first.")
 
@@ -142,10 +142,6 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     for each in run["attempts"]:
         if each["error"] and each["error"] != run["error"]:
             print_line(f"attempt {each['number']} failed: {each['error']}")
-        if earlier := each["fleet"][:-most_changes] if most_changes else []:
-            print_line(f"attempt {each['number']} in a fleet: {len(earlier)} earlier, see --all")
-        for standing in each["fleet"][len(earlier) :]:
-            print_line(f"attempt {each['number']} in a fleet: {standing}")
         if early := each["training_stopped_early"]:
             print_line(
                 f"attempt {each['number']} ended its training after epoch {early.get('epoch')} of "

@@ -30,7 +30,6 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
     tail = EventTail(events_file, longest_backlog=longest)
     counts: Counter[str] = Counter()
     changes: list[PrecisionChanged] = []
-    fleet: list[str] = []
     evaluated, ended_early, activity, trouble = None, None, None, ""
     try:
         for event in tail.read():
@@ -43,8 +42,6 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
                 activity = _described(event)
             elif isinstance(event, Evaluated):
                 evaluated = event
-            elif isinstance(event, Notice) and event.event == "fleet_changed":
-                fleet.append(event.fields.get("reason", ""))
             elif isinstance(event, Notice) and event.event == "training_stopped_early":
                 ended_early = event.fields
     except OSError as error:
@@ -57,7 +54,6 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
         "events": dict(counts),
         "events_not_read_bytes": tail.skipped_bytes,
         "activity": activity if attempt.finished_at is None else None,
-        "fleet": fleet,
         "training_stopped_early": ended_early,
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}

@@ -205,7 +205,7 @@ class RunLoop:
         dispatcher, stop_seconds = self.dispatcher, self.settings.stop_timeout_seconds
         earlier_stops, began_at, store = signals.stop_count, time.monotonic(), StoreHealth()
         if dispatcher.busy:
-            log.info("drain_started", attempts=dispatcher.under_way, deadline_seconds=stop_seconds)
+            log.info("drain_started", attempts=dispatcher.busy, deadline_seconds=stop_seconds)
         dispatcher.stop_all(began_at)
         while dispatcher.busy and time.monotonic() - began_at < stop_seconds + DRAIN_GRACE_SECONDS:
             if signals.stop_count > earlier_stops:
@@ -220,7 +220,7 @@ class RunLoop:
         dispatcher.kill_all()
         if dispatcher.busy:  # the store fails, or there are more events than could be read in time
             consequence = "the next start takes them over"
-            log.warning("runs_left_open", runs=dispatcher.under_way, consequence=consequence)
+            log.warning("runs_left_open", runs=dispatcher.busy, consequence=consequence)
         self.executor.close()
         with self.store_health.catch_errors():
             self.resolver.refresh()  # writes decisions that the guard has made meanwhile

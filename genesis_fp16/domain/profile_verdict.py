@@ -232,8 +232,6 @@ def _step(report: ProfileReport, agent: str) -> Iterator[Finding]:
         remedies.append(f"do more in a launch: raise {rows} and lower {fewer}")
         if now.busy_share is not None:
             remedies.append("set GENESIS_CUDA_GRAPH=true")
-        if report.bounds != "job":
-            remedies.append("if other agents' models have its shape, set GENESIS_FLEET=auto")
     else:
         dense = _of_step(report, "forward", "backward")
         text += f" and compute: forward and backward are {dense:.0%} of a step"

@@ -149,20 +149,14 @@ class Ending:
         signal: Number of the signal that ended it.
         cause: Why it was asked to stop; None if it was not.
         disk_full: Whether it ended because a disk had no room, or could not report for that reason.
-        shared: Whether its process hosted other attempts, and one of them may have been the reason.
     """
 
     exit_code: int | None = None
     signal: int | None = None
     cause: StopCause | None = None
     disk_full: bool = False
-    shared: bool = False
 
     def __str__(self) -> str:
-        return f"with its fleet: {self._how}" if self.shared else self._how
-
-    @property
-    def _how(self) -> str:
         if self.cause is not None:
             return f"stopped: {self.cause}"
         if self.disk_full:
@@ -207,12 +201,11 @@ def resolve_ending(
 
     1. Exit code 0: succeeded, even where a stop was under way. 2. Exit code 78: failed, never
     retried. 3. Cancelled; out of time. 4. Stopped because the daemon stopped or died, or by a
-    pause: queued at once, and not counted as a failure. 5. Perhaps another attempt's doing: queued
-    after the backoff, and not counted. 6. The disk was full: queued after a backoff that doubles
-    with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and not counted. 7. Exit
-    code 75: queued after the backoff, and not counted. 8. Anything else failed: queued with
-    exponential backoff until the attempts are used up, then ``timed_out``, ``crashed`` (by a
-    signal) or ``failed``.
+    pause: queued at once, and not counted as a failure. 5. The disk was full: queued after a
+    backoff that doubles with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and
+    not counted. 6. Exit code 75: queued after the backoff, and not counted. 7. Anything else
+    failed: queued with exponential backoff until the attempts are used up, then ``timed_out``,
+    ``crashed`` (by a signal) or ``failed``.
 
     Before this attempt, *failures* of the run's attempts have failed; *attempts* counts all of
     them, this one included.
@@ -228,8 +221,6 @@ def resolve_ending(
             transition = RunTransition(state=RunState.TIMED_OUT, failed=True)
         case Ending(cause=StopCause.SHUTDOWN | StopCause.ORPHANED | StopCause.PAUSE):
             transition = RunTransition(state=RunState.QUEUED)
-        case Ending(shared=True):
-            transition = RunTransition(state=RunState.QUEUED, delay_seconds=policy.backoff_seconds)
         case Ending(disk_full=True):
             delay = min(_doubled(policy.backoff_seconds, attempts - 1), DISK_FULL_BACKOFF_SECONDS)
             transition = RunTransition(state=RunState.QUEUED, delay_seconds=delay)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,21 +19,14 @@ class Handle:
         pid: Process id; also the id of its session and process group; 0 for a job.
         started_at: Start time of the process in Unix seconds, as the kernel reports it; it
             distinguishes the process from a later one with the same pid.
-        hosted: Incarnation of the attempt, if the process hosts several; else empty.
         job: Name of the job, see `JobRequest`; empty for a process.
         folder: The attempt's folder on shared storage; None for a process.
     """
 
     pid: int = 0
     started_at: float = 0.0
-    hosted: str = ""
     job: str = ""
     folder: Path | None = None
-
-    @property
-    def process(self) -> Handle:
-        """Equal for all attempts in one process."""
-        return replace(self, hosted="")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,10 +47,6 @@ class ExitStatus:
 class Executor(Protocol):
     """Starts, polls, commands and ends workers. No method waits for a worker or an engine."""
 
-    @property
-    def hosts_fleets(self) -> bool:
-        """Whether `submit_fleet` can be called."""
-
     def submit(self, spec: RunSpec) -> Handle:
         """Start the worker of one attempt.
 
@@ -66,18 +54,8 @@ class Executor(Protocol):
             OSError: The worker cannot be started.
         """
 
-    def submit_fleet(self, specs: Sequence[RunSpec]) -> list[Handle]:
-        """Start one worker for several attempts; return their handles, in order.
-
-        Raises:
-            OSError: The worker cannot be started.
-        """
-
     def poll(self, handle: Handle) -> ExitStatus | None:
-        """How the worker ended, or None while it lives; its descendants end with it.
-
-        Poll each attempt of a worker that hosts several until its end is known.
-        """
+        """How the worker ended, or None while it lives; its descendants end with it."""
 
     def send(self, handle: Handle, command: Command) -> None:
         """Send *command*; a worker that has closed its stdin does not receive it."""
@@ -90,7 +68,7 @@ class Executor(Protocol):
         """
 
     def kill(self, handle: Handle) -> bool:
-        """End the worker, with all attempts that it hosts, and all its descendants at once.
+        """End the worker and all its descendants at once.
 
         Returns:
             Whether it may have been alive.

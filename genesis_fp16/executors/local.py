@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,11 +26,10 @@ from genesis_fp16.settings.source import child_environment
 from genesis_fp16.system.permissions import write_private
 from genesis_fp16.system.processes import kill, living_descendants, started_with
 from infrastructure.events import Command
-from infrastructure.events.command import AttemptCommand, Lease
+from infrastructure.events.command import Lease
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker")
 GROUP_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.group")
-FLEET_COMMAND = (sys.executable, "-P", "-m", "genesis_fp16.worker.fleet")
 WORKER_VARIABLE = "_GENESIS_WORKER"  # in the environment of a worker and of its descendants
 DESCENDANTS_SECONDS = 2.0  # between two listings of a worker's descendants
 SAME_START_SECONDS = 2.0  # tolerance: start times shift when the clock is set
@@ -47,23 +45,15 @@ class LocalExecutor:
         command: The worker's command line without its last argument, the path of the
             specification. For an attempt on several ranks `GROUP_COMMAND` takes its place.
         spare_command: The command line of a spare worker; see `SpareWorker`.
-        fleet_command: As *command*, of a worker that hosts several attempts, one path each.
 
     Attributes:
         spare: Worker that waits for an attempt; None if there is none.
-        hosts_fleets: See `Executor`.
     """
 
-    hosts_fleets = True
-
     def __init__(
-        self,
-        command: Sequence[str] = WORKER_COMMAND,
-        spare_command: Sequence[str] = SPARE_COMMAND,
-        fleet_command: Sequence[str] = FLEET_COMMAND,
+        self, command: Sequence[str] = WORKER_COMMAND, spare_command: Sequence[str] = SPARE_COMMAND
     ) -> None:
-        self._command, self._fleet_command = tuple(command), tuple(fleet_command)
-        self._spare_command = tuple(spare_command)
+        self._command, self._spare_command = tuple(command), tuple(spare_command)
         self._children: dict[Handle, _Child] = {}
         self._lease = b""  # the last one, as a line; see `Lease`
         self.spare: SpareWorker | None = None
@@ -75,36 +65,17 @@ class LocalExecutor:
         Raises:
             OSError: The folder cannot be written, or the process cannot be started.
         """
-        handle = self._start([spec])
-        self._children[handle].unreported.add(handle)
-        return handle
-
-    def submit_fleet(self, specs: Sequence[RunSpec]) -> list[Handle]:
-        """Start one worker for several attempts; their ``worker.log`` are one file.
-
-        Raises:
-            OSError: A folder cannot be written, or the process cannot be started.
-        """
-        process = self._start(specs)
-        handles = [replace(process, hosted=spec.incarnation) for spec in specs]
-        self._children[process].unreported.update(handles)
-        return handles
-
-    def _start(self, specs: Sequence[RunSpec]) -> Handle:
-        paths = [spec.attempt_folder / SPEC_FILE for spec in specs]
-        for spec, path in zip(specs, paths, strict=True):
-            write_private(path, spec.model_dump_json(indent=2))  # its settings may be secret
-        output, *others = (spec.attempt_folder / "worker.log" for spec in specs)
+        path = spec.attempt_folder / SPEC_FILE
+        write_private(path, spec.model_dump_json(indent=2))  # its settings may be secret
+        output = spec.attempt_folder / "worker.log"
         output.open("ab").close()
-        for other in others:
-            _share_log(output, other)
-        is_alone = len(specs) == 1 and specs[0].processes_per_run == 1
-        child = self._take_spare(specs[0], output) if is_alone else None
+        is_one_process = spec.processes_per_run == 1
+        child = self._take_spare(spec, output) if is_one_process else None
         if child is None:
             token = secrets.token_hex(16)
             with output.open("ab") as file:
                 process = subprocess.Popen(
-                    [*self._command_of(specs), *map(str, paths)],
+                    [*(self._command if is_one_process else GROUP_COMMAND), str(path)],
                     stdin=subprocess.PIPE,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -117,11 +88,6 @@ class LocalExecutor:
         if self._lease:
             child.write(self._lease)
         return handle
-
-    def _command_of(self, specs: Sequence[RunSpec]) -> tuple[str, ...]:
-        if len(specs) > 1:
-            return self._fleet_command
-        return self._command if specs[0].processes_per_run == 1 else GROUP_COMMAND
 
     def trouble_seconds(self) -> float:
         """0: there is no cluster."""
@@ -175,39 +141,30 @@ class LocalExecutor:
 
     def poll(self, handle: Handle) -> ExitStatus | None:
         """How the worker ended, or None while it lives."""
-        child = self._children.get(handle.process)
+        child = self._children.get(handle)
         if child is None:
             return None if _is_alive(handle) else ExitStatus()
-        if child.status is None:
-            child.flush()
-            if not child.has_ended():
-                child.list_descendants()
-                return None
-            kill(child.descendants)  # a worker that was killed could not kill them itself
-            kill(started_with(WORKER_VARIABLE, child.token))  # those started since then
-            _kill_group(handle.pid)  # before reaping: the zombie still reserves the id
-            child.status = child.reap()
-        child.unreported.discard(handle)
-        if not child.unreported:
-            del self._children[handle.process]
-        return child.status
+        child.flush()
+        if not child.has_ended():
+            child.list_descendants()
+            return None
+        kill(child.descendants)  # a worker that was killed could not kill them itself
+        kill(started_with(WORKER_VARIABLE, child.token))  # those started since then
+        _kill_group(handle.pid)  # before reaping: the zombie still reserves the id
+        del self._children[handle]
+        return child.reap()
 
     def send(self, handle: Handle, command: Command) -> None:
         """Write *command* to the worker's stdin without waiting; `poll` writes what is left."""
-        child = self._children.get(handle.process)
-        if child is None:
-            return
-        line: AttemptCommand | Command = command
-        if handle.hosted:
-            line = AttemptCommand(incarnation=handle.hosted, command=command)
-        child.write(line.model_dump_json().encode() + b"\n")
+        child = self._children.get(handle)
+        if child is not None:
+            child.write(command.model_dump_json().encode() + b"\n")
 
     def extend_lease(self, until: float) -> None:
         """See `Executor`; workers that start later get it, too."""
         self._lease = Lease(lease_until=until).model_dump_json().encode() + b"\n"
         for child in list(self._children.values()):
-            if child.status is None:
-                child.write(self._lease)
+            child.write(self._lease)
 
     def kill(self, handle: Handle) -> bool:
         """End the worker, its descendants and its process group; False if it has ended."""
@@ -258,8 +215,6 @@ class _Child:
     Attributes:
         token: Value of `WORKER_VARIABLE` in its environment.
         descendants: As last listed; some may have replaced their environment.
-        status: How it ended; None until it was reaped.
-        unreported: Handles of attempts for which the status was not asked since.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
@@ -268,8 +223,6 @@ class _Child:
         self._pending = bytearray()
         self._writing = threading.Lock()
         self.descendants: list[psutil.Process] = []
-        self.status: ExitStatus | None = None
-        self.unreported: set[Handle] = set()
         self._list_at = 0.0
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
@@ -309,14 +262,6 @@ class _Child:
             with self._writing:
                 self._process.stdin.close()
         return ExitStatus(exit_code=code) if code >= 0 else ExitStatus(signal=-code)
-
-
-def _share_log(log: Path, other: Path) -> None:
-    """Make *other* the same file as *log*, or, where links do not work, say where *log* is."""
-    try:
-        other.hardlink_to(log)
-    except OSError:
-        other.write_text(f"This attempt shares its worker with others; their log is {log}\n")
 
 
 def _started_at(pid: int) -> float:

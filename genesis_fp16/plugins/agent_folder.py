@@ -1,4 +1,4 @@
-"""An agent's folder: last pre-flight report, last training; a copy for measurements."""
+"""An agent's folder: its last pre-flight report; a copy of the folder for measurements."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import os
 import shutil
 from pathlib import Path
 
-from genesis_fp16.domain.last_training import LastTraining
 from genesis_fp16.plugins.model_versions import VERSIONS
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.files import JsonFileError, read_model, write_model
 
 _PREFLIGHT = "preflight.json"
-_LAST_TRAINING = "last-training.json"
 _REPLAY = "replay"
 _MOST_REPORT_BYTES = 1 << 20
 
@@ -30,23 +28,6 @@ def read_preflight(agent_folder: Path) -> PreflightReport | None:
     """The agent's last report; None if there is none, or this version cannot read it."""
     try:
         return read_model(agent_folder / _PREFLIGHT, PreflightReport, limit=_MOST_REPORT_BYTES)
-    except (OSError, JsonFileError):
-        return None
-
-
-def write_last_training(agent_folder: Path, last: LastTraining) -> None:
-    """Write *last* over what is known of the training before.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    write_model(agent_folder / _LAST_TRAINING, last, indent=2)
-
-
-def read_last_training(agent_folder: Path) -> LastTraining | None:
-    """The agent's last training; None if there was none, or this version cannot read it."""
-    try:
-        return read_model(agent_folder / _LAST_TRAINING, LastTraining, limit=_MOST_REPORT_BYTES)
     except (OSError, JsonFileError):
         return None
 

@@ -100,11 +100,6 @@ class ActiveAttempt:
         return replace(self.run, fell_back_at=self.progress.summary.fell_back_at)
 
     @property
-    def hosted(self) -> bool:
-        """Whether its worker hosts other attempts, too."""
-        return self.handle is not None and bool(self.handle.hosted)
-
-    @property
     def worker_columns(self) -> dict[str, float | str | None]:
         """Columns of its row that tell its worker, and what that waits for."""
         if self.handle is None:
@@ -174,8 +169,6 @@ class ActiveAttempt:
         """What the *status* of its worker means for the attempt."""
         outcome = self.progress.outcome
         reported = None if outcome is None else EXIT_CODES[outcome]
-        if self.hosted:
-            return self._ending_in_fleet(status, reported)
         exit_code = status.exit_code
         if exit_code is None and status.signal is None:  # an orphan is not our child to wait for
             exit_code = reported
@@ -187,20 +180,6 @@ class ActiveAttempt:
             signal=status.signal,
             cause=self.stop_cause,
             disk_full=disk_full,
-        )
-
-    def _ending_in_fleet(self, status: ExitStatus, reported: int | None) -> Ending:
-        """What it has *reported* counts; without that the process has ended for all its attempts.
-
-        Any of them may then be the reason, and also when none of them makes progress.
-        """
-        silent = self.stop_cause in (StopCause.START_TIMEOUT, StopCause.NO_PROGRESS)
-        return Ending(
-            exit_code=reported,
-            signal=status.signal if reported is None else None,
-            cause=self.stop_cause,
-            disk_full=self.progress.outcome == "disk_full",
-            shared=silent or reported is None,
         )
 
     def ended_at(self, home: Path, now: float) -> float:

@@ -41,18 +41,11 @@ COMMAND_ADAPTER: TypeAdapter[Command] = TypeAdapter(Command)
 class Lease(_Command):
     """Allow a worker to run until a moment; each lease replaces the last one.
 
-    It is for the whole process, not for one attempt. When it expires the kernel ends the process,
-    also if it hangs: another daemon may start the same run then. A worker without one may run on.
+    When it expires the kernel ends the process, also if it hangs: another daemon may start the same
+    run then. A worker without one may run on.
 
     Attributes:
         lease_until: Monotonic seconds, which all processes of a machine count alike.
     """
 
     lease_until: float
-
-
-class AttemptCommand(_Command):
-    """A command to one of the attempts that a worker hosts, named by its incarnation."""
-
-    incarnation: str
-    command: Command

@@ -54,7 +54,7 @@ def show_agents(
         here="/",
         agents=found[begin : begin + AGENTS_PER_PAGE],
         health=readings.health(),
-        fleet=readings.fleet_precision(),
+        of_all=readings.precision_of_all(),
         pause=next((each for each in readings.pauses() if each.agent is None), None),
         total=len(known),
         troubled=sum(each.needs_attention for each in known),

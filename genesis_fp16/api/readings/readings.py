@@ -157,11 +157,11 @@ class Readings:
         self.check_agent(agent)
         return self._precision_state(agent).view(agent)
 
-    def fleet_precision(self) -> views.FleetPrecision:
+    def precision_of_all(self) -> views.PrecisionOfAll:
         """What decides the precision of all agents."""
         settings, daemon = self.in_force, self.daemon
         name = variable_name("enable_fp16_training")
-        return views.FleetPrecision(
+        return views.PrecisionOfAll(
             flag=settings.enable_fp16_training,
             flag_source=daemon.sources.get(name, "default"),
             default=settings.precision,

@@ -44,9 +44,9 @@ class ClearPrecision(Change):
 
 
 @router.get("/precision")
-def show_precision(readings: ReadingsHere) -> views.FleetPrecision:
+def show_precision(readings: ReadingsHere) -> views.PrecisionOfAll:
     """What decides the precision of all agents."""
-    return readings.fleet_precision()
+    return readings.precision_of_all()
 
 
 @router.post("/precision/set")

@@ -78,10 +78,7 @@ class RemoteExecutor:
 
     Attributes:
         engine: As given.
-        hosts_fleets: See `Executor`.
     """
-
-    hosts_fleets = False
 
     def __init__(
         self,
@@ -124,14 +121,6 @@ class RemoteExecutor:
             write_order(folder, order)
             self._follow(Job(name, folder, spec.incarnation, self._request(name, spec)))
         return Handle(job=name, folder=folder)
-
-    def submit_fleet(self, specs: Sequence[RunSpec]) -> list[Handle]:
-        """Refuse: a job hosts one attempt.
-
-        Raises:
-            OSError: Always; see `hosts_fleets`.
-        """
-        raise OSError(f"{self.engine.name} hosts no fleets: {len(specs)} attempts need a job each")
 
     def _request(self, name: str, spec: RunSpec) -> JobRequest:
         options, processes = self._options(spec.agent), spec.processes_per_run

@@ -15,15 +15,13 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
 from genesis_fp16.domain.run import Ending, Run, RunState, StopCause
-from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.executors import Executor, ExitStatus, Handle
+from genesis_fp16.executors import Executor, ExitStatus
 from genesis_fp16.runs.active_attempt import ActiveAttempt
 from genesis_fp16.runs.dispatcher import recording, waiting
 from genesis_fp16.runs.dispatcher.adoption import take_over
 from genesis_fp16.runs.dispatcher.announced import RunStates
 from genesis_fp16.runs.dispatcher.reading import read_in_shares
 from genesis_fp16.runs.dispatcher.under_way import UnderWay
-from genesis_fp16.runs.fleets import MOST_DUE, share_workers
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -77,14 +75,9 @@ class Dispatcher:
         self._states = RunStates(store, listener)
 
     @property
-    def under_way(self) -> int:
-        """Attempts under way."""
-        return len(self._active)
-
-    @property
     def busy(self) -> int:
-        """Slots in use, one by each worker, however many attempts it hosts."""
-        return self._active.workers
+        """Slots in use: one by each attempt under way."""
+        return len(self._active)
 
     @property
     def alive(self) -> int:
@@ -106,10 +99,7 @@ class Dispatcher:
 
         If *only* is not None, it is the id of the only run that may start.
         """
-        due: list[Run] = []
-        unfinished = self.follow_and_record(now)
-        free = self.settings.slots - self.busy
-        for run in unfinished:
+        for run in self.follow_and_record(now):
             if run.state is not RunState.QUEUED or only not in (None, run.id):
                 continue
             if run.cancel_requested:
@@ -118,13 +108,8 @@ class Dispatcher:
                 self._states.cancel(run, f"the agent {run.agent} is disabled by its ENABLED=false")
             elif reason := self.absent(run.agent):
                 self._states.cancel(run, reason)
-            elif free > 0 and self._may_start(run, due):  # first: a long queue is spared the rest
-                due.append(run)
-        alone = [[run] for run in due]
-        hosts_fleets = self._executor.hosts_fleets
-        shared = share_workers(due, free, self.settings) if hosts_fleets else alone
-        for runs in shared[:free]:
-            self._start(runs, now)
+            elif self._may_start(run):
+                self._isolated(run, self._start, run, now)
 
     def follow_and_record(self, now: float) -> list[Run]:
         """Follow the attempts under way and record them, without starting a run.
@@ -173,14 +158,12 @@ class Dispatcher:
             if active.handle is not None:
                 self._executor.kill(active.handle)
 
-    def _may_start(self, run: Run, due: list[Run]) -> bool:
-        """Whether *run* may start in this round, in which those in *due* start before it."""
+    def _may_start(self, run: Run) -> bool:
         return (
-            len(due) < MOST_DUE
+            self.busy < self.settings.slots  # first: it spares the others for a long queue
             and not pauses_of(self.pauses, run.agent)
             and run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
             and run.agent in self._agents
-            and all(each.agent != run.agent for each in due)
             and all(active.run.agent != run.agent for active in self._active)
         )
 
@@ -200,17 +183,8 @@ class Dispatcher:
         self._active.add(active)
         self._states.announce(run, take_over(active, self._executor, self.settings, now))
 
-    def _start(self, runs: list[Run], now: float) -> None:
-        """Start one worker for the next attempts of *runs*."""
-        begun: list[tuple[ActiveAttempt, RunSpec]] = []
-        try:
-            for run in runs:
-                self._isolated(run, self._begin, run, now, begun)
-        finally:  # also if the store fails now: their attempts have begun
-            if begun:
-                self._launch(begun)
-
-    def _begin(self, run: Run, now: float, begun: list[tuple[ActiveAttempt, RunSpec]]) -> None:
+    def _start(self, run: Run, now: float) -> None:
+        """Start the worker of the next attempt of *run*."""
         try:
             attempt = self._store.begin_attempt(run.id, secrets.token_hex(16))
         except IntegrityError:  # a run that we do not follow is active: its row is unreadable
@@ -229,52 +203,23 @@ class Dispatcher:
             active.end(ExitStatus())
             raise
         spec = make_spec(self.settings, run, attempt, self._agents[run.agent], precision)
-        begun.append((active, spec))
-
-    def _launch(self, begun: list[tuple[ActiveAttempt, RunSpec]]) -> None:
-        specs = [spec for _, spec in begun]
         try:
-            for spec in specs:
-                spec.attempt_folder.mkdir(parents=True)
-            handles = self._submit(specs)
+            spec.attempt_folder.mkdir(parents=True)
+            active.handle = self._executor.submit(spec)
         except OSError as error:
             message = f"the worker could not be started: {error}"
-            full = find_disk_full(error) is not None
-            ending = Ending(disk_full=full, shared=len(begun) > 1)
-            for active, _ in begun:
-                active.progress.summary = replace(active.progress.summary, error=message)
-                active.end(ExitStatus())  # if the store fails now, a later round ends it
-            for active, _ in begun:
-                self._isolated(active.run, self._end, active, ending)
+            active.progress.summary = replace(active.progress.summary, error=message)
+            active.end(ExitStatus())  # if the store fails now, a later round ends it
+            self._end(active, Ending(disk_full=find_disk_full(error) is not None))
             return
-        except Exception as error:  # of any kind: the loop and the other runs go on
-            log.exception("worker_not_started", agents=", ".join(spec.agent for spec in specs))
-            for active, _ in begun:
-                self._abandon(active, f"its worker could not be started: {error!r}; see the log")
-            return
-        for (active, spec), handle in zip(begun, handles, strict=True):
-            active.handle, active.sent_precision = handle, spec.precision
-        for active, _ in begun:
-            self._isolated(active.run, recording.record_worker, active, self._store)
-
-    def _submit(self, specs: list[RunSpec]) -> list[Handle]:
-        if len(specs) == 1:
-            return [self._executor.submit(specs[0])]
-        agents = ", ".join(spec.agent for spec in specs)
-        log.info("fleet_started", agents=agents, attempts=len(specs))
-        return self._executor.submit_fleet(specs)
+        active.sent_precision = precision
+        recording.record_worker(active, self._store)
 
     def _control(self, active: ActiveAttempt, now: float) -> None:
         if active.exit_status is None and active.handle is not None:
             status = self._executor.poll(active.handle)
             if status is not None:
                 active.end(status)
-            elif (
-                active.hosted
-                and active.progress.outcome is not None
-                and self._active.beside(active)
-            ):
-                active.end(ExitStatus())  # its worker goes on with the others
         if active.exit_status is not None:
             return
         waiting.note_engine(active, self._executor, now)
@@ -375,11 +320,7 @@ class Dispatcher:
     def _abandon(self, active: ActiveAttempt, error: str) -> None:
         """End the attempt and follow it no longer; the run fails with *error*."""
         active.daemon_error = error  # recorded later, where a failing store is tried again
-        if active.handle is None:
-            return
-        if self._active.beside(active):
-            self._executor.send(active.handle, Stop(reason=error))
-        else:
+        if active.handle is not None:
             self._executor.kill(active.handle)
 
     def _give_up(self, active: ActiveAttempt) -> None:

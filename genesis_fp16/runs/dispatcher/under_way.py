@@ -1,4 +1,4 @@
-"""Attempts under way, and the workers that they share."""
+"""Attempts under way, and workers that still end after their attempts were given up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UnderWay:
     def remove(self, active: ActiveAttempt) -> None:
         """Follow *active* no longer."""
         del self._attempts[active.run.id]
-        if active.handle is not None:
+        if active.handle is not None and active.exit_status is None:
             self._left.append(active.handle)
 
     def poll_removed(self, executor: Executor) -> None:
@@ -40,26 +40,8 @@ class UnderWay:
         self._left = [worker for worker in self._left if executor.poll(worker) is None]
 
     @property
-    def workers(self) -> int:
-        """Workers of the attempts, however many of them each hosts."""
-        handles = [active.handle for active in self]
-        return len({each.process for each in handles if each is not None}) + handles.count(None)
-
-    @property
     def alive(self) -> int:
         """Attempts whose workers have neither ended nor been given up."""
         return sum(
             not (each.daemon_error or each.exit_status or each.handle is None) for each in self
         )
-
-    def beside(self, active: ActiveAttempt) -> list[ActiveAttempt]:
-        """Other attempts under way in the worker of *active*."""
-        return [
-            each
-            for each in self
-            if each is not active
-            and each.handle is not None
-            and active.handle is not None
-            and each.handle.process == active.handle.process
-            and not (each.exit_status or each.daemon_error)
-        ]

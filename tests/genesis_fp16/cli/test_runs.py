@@ -42,8 +42,6 @@ def run(store: Store) -> Run:
         emit(PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
         emit(PrecisionChanged(step=40, state=BY_FLAG, loss_scale=1.0))
         emit(Evaluated(epoch=1, metrics={"mse": 0.25}, primary="mse"))
-        for reason in ("being measured", "together with 3 others"):
-            emit(Notice(level="info", event="fleet_changed", fields={"reason": reason}))
         early = {"epoch": "7", "epochs": "20", "reason": "none was better"}
         emit(Notice(event="training_stopped_early", fields=early))
     store.end_attempt(
@@ -100,9 +98,8 @@ def test_run_is_shown_with_its_attempts_and_precision(
         "started": 1,
         "precision_changed": 2,
         "evaluated": 1,
-        "notice": 3,
+        "notice": 1,
     }
-    assert attempt["fleet"] == ["being measured", "together with 3 others"]
     assert attempt["training_stopped_early"]["epoch"] == "7"
     assert attempt["evaluation"]["metrics"] == {"mse": 0.25}
     assert Path(attempt["log"]).parent == Path(attempt["events_file"]).parent
@@ -114,9 +111,6 @@ def test_run_is_shown_with_its_attempts_and_precision(
     text = ask("runs", "show", run.id).stdout
     assert "worker.log" in text
     assert "2 precision_changed" in text
-    assert (
-        "attempt 1 in a fleet: being measured\nattempt 1 in a fleet: together with 3 others" in text
-    )
 
 
 def begin_run(store: Store) -> tuple[Run, Attempt, Path]:
@@ -127,22 +121,6 @@ def begin_run(store: Store) -> tuple[Run, Attempt, Path]:
     folder = attempt_folder(load_settings().home, attempt)
     folder.mkdir(parents=True)
     return run, attempt, folder / "events.ndjson"
-
-
-def test_of_many_changes_in_a_fleet_the_newest_are_shown(
-    ask: Ask, ask_json: Callable[..., object], store: Store
-) -> None:
-    run, _, events = begin_run(store)
-    with EventWriter(events) as emit:
-        for number in range(30):
-            fields = {"reason": f"change {number}"}
-            emit(Notice(level="info", event="fleet_changed", fields=fields))
-    text = ask("runs", "show", run.id).stdout
-    assert "attempt 1 in a fleet: 10 earlier, see --all\nattempt 1 in a fleet: change 10" in text
-    assert "change 9\n" not in text
-    assert "attempt 1 in a fleet: change 29" in text
-    assert "attempt 1 in a fleet: change 0\n" in ask("runs", "show", run.id, "--all").stdout
-    assert len(ask_json("runs", "show", run.id)["attempts"][0]["fleet"]) == 30
 
 
 def test_a_run_under_way_tells_what_its_worker_does(

@@ -130,11 +130,6 @@ CASES = {
         "bound by launches: with 2 rows instead of 256, a pass still takes 80% of its time",
         "raise batch_size of its class (now 256)",
     ),
-    "launches, and a model that a fleet may take": (
-        report(*STEPS, steps=(ALONE.model_copy(update={"fixed_share": 0.8}), SLOW_BF16)),
-        "bound by launches",
-        "if other agents' models have its shape, set GENESIS_FLEET=auto",
-    ),
     "launches on a GPU": (
         report(*STEPS, device="cuda", steps=on_gpu(1e-3, 0.1, ratio=1.1), precision=FP16),
         "the device computes in 10% of a step; FP16 takes 1.10 of FP32's time",

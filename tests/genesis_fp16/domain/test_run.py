@@ -75,9 +75,6 @@ def test_every_state_can_be_reached_and_left() -> None:
         (Ending(cause=StopCause.ORPHANED), 2, "queued", 0, False),
         (Ending(exit_code=0, cause=StopCause.ORPHANED), 2, "succeeded", 0, False),
         (Ending(), 2, "failed", 0, True),
-        (Ending(signal=9, shared=True), 2, "queued", 5, False),
-        (Ending(exit_code=75, cause=StopCause.NO_PROGRESS, shared=True), 2, "queued", 5, False),
-        (Ending(signal=9, cause=StopCause.CANCEL, shared=True), 0, "cancelled", 0, False),
     ],
 )
 def test_what_follows_each_ending(
@@ -128,7 +125,6 @@ def test_failures_end_a_run_after_as_many_attempts_as_allowed(
         (Ending(signal=9), "killed by signal 9"),
         (Ending(signal=9, cause=StopCause.NO_PROGRESS), "stopped: no_progress"),
         (Ending(), "vanished"),
-        (Ending(signal=9, shared=True), "with its fleet: killed by signal 9"),
     ],
 )
 def test_endings_as_text(ending: Ending, words: str) -> None:

@@ -1,6 +1,5 @@
 """Real child processes: started, commanded, stopped, killed with all their descendants."""
 
-import errno
 import json
 import os
 import signal
@@ -24,7 +23,7 @@ from tests.patience import gone
 
 @pytest.fixture
 def executor(standin_command: tuple[str, ...]) -> LocalExecutor:
-    return LocalExecutor(standin_command, fleet_command=(*standin_command, "--fleet"))
+    return LocalExecutor(standin_command)
 
 
 @pytest.fixture
@@ -163,38 +162,3 @@ def test_the_end_of_the_daemon_is_the_end_of_stdin(spec, standin_command, until)
 def test_a_missing_program_is_an_os_error(spec) -> None:
     with pytest.raises(OSError, match="no-such-program"):
         LocalExecutor(["no-such-program"]).submit(spec())
-
-
-def test_a_fleet_is_one_process_whose_attempts_are_commanded_one_by_one(
-    executor, spec, until
-) -> None:
-    specs = [spec(steps=10**9), spec(steps=10**9), spec(steps=10**9)]
-    handles = executor.submit_fleet(specs)
-    assert len(set(handles)) == 3
-    assert len({handle.process for handle in handles}) == 1
-    tails = [EventTail(made.events_path) for made in specs]
-    for tail in tails:
-        until(lambda tail=tail: any(event.kind == "step_stats" for event in tail.read()))
-    executor.send(handles[1], Stop(reason="cancel"))
-    until(lambda: any(event.kind == "finished" for event in tails[1].read()))
-    assert [executor.poll(handle) for handle in handles] == [None] * 3
-    executor.kill(handles[0])
-    for handle in handles:
-        assert ended(executor, handle, until) == ExitStatus(signal=9)
-    logs = [made.attempt_folder / "worker.log" for made in specs]
-    assert all(log.samefile(logs[0]) for log in logs)
-    assert logs[0].read_text() == "a line for the log\n" * 3
-
-
-def test_where_no_file_can_be_linked_a_log_names_the_other(
-    executor, spec, until, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, "no links on this file system")
-
-    monkeypatch.setattr(os, "link", refuse)
-    specs = [spec(), spec()]
-    for handle in executor.submit_fleet(specs):
-        ended(executor, handle, until)
-    [first, second] = [made.attempt_folder / "worker.log" for made in specs]
-    assert str(first) in second.read_text()

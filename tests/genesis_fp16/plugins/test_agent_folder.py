@@ -3,13 +3,7 @@
 import os
 from pathlib import Path
 
-from genesis_fp16.domain.last_training import LastTraining
-from genesis_fp16.plugins.agent_folder import (
-    copy_agent_folder,
-    read_last_training,
-    read_preflight,
-    write_last_training,
-)
+from genesis_fp16.plugins.agent_folder import copy_agent_folder, read_preflight
 
 
 def test_a_report_that_is_missing_or_of_another_version_is_none(tmp_path: Path) -> None:
@@ -18,24 +12,14 @@ def test_a_report_that_is_missing_or_of_another_version_is_none(tmp_path: Path) 
     assert read_preflight(tmp_path) is None
 
 
-def test_the_last_training_is_read_back_unless_another_version_wrote_it(tmp_path: Path) -> None:
-    assert read_last_training(tmp_path) is None
-    last = LastTraining(shape="1f", collect_seconds=0.5, train_seconds=2.0)
-    write_last_training(tmp_path, last)
-    assert read_last_training(tmp_path) == last
-    (tmp_path / "last-training.json").write_text('{"of": "another version"}')
-    assert read_last_training(tmp_path) is None
-
-
 def test_what_a_worker_put_in_place_of_a_report_holds_up_nobody(tmp_path: Path) -> None:
-    for name in ("preflight.json", "last-training.json"):
-        os.mkfifo(tmp_path / name)  # without a writer
+    report = tmp_path / "preflight.json"
+    os.mkfifo(report)  # without a writer
     assert read_preflight(tmp_path) is None
-    assert read_last_training(tmp_path) is None
-    (tmp_path / "last-training.json").unlink()
-    (tmp_path / "last-training.json").touch()
-    os.truncate(tmp_path / "last-training.json", 1 << 40)  # a sparse file
-    assert read_last_training(tmp_path) is None
+    report.unlink()
+    report.touch()
+    os.truncate(report, 1 << 40)  # a sparse file
+    assert read_preflight(tmp_path) is None
 
 
 def test_a_copy_shares_the_segments_of_the_buffer_and_nothing_else(tmp_path: Path) -> None:

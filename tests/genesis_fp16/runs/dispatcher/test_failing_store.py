@@ -14,11 +14,10 @@ from infrastructure.events import PrecisionState
 from tests.genesis_fp16.runs.dispatcher.world import FP16, FP32, World, steps
 
 
-def test_a_fleet_that_cannot_be_started_while_the_store_fails_ends_later(
+def test_a_worker_that_cannot_be_started_while_the_store_fails_ends_later(
     world: World, finished
 ) -> None:
-    world.configure(fleet="auto")
-    world.have_trained(*"abc")
+    world.configure(slots=3)
     runs = [world.enqueue(agent) for agent in "abc"]
     (world.settings.home / "runs").write_text("in the way")
     with closing(sqlite3.connect(world.settings.home / "genesis.db")) as database:

@@ -121,11 +121,8 @@ def test_a_worker_that_cannot_be_started_fails_its_run_only(world: World, finish
     assert finished(world.enqueue()).state is RunState.SUCCEEDED
 
 
-def test_a_fleet_that_cannot_be_started_is_charged_to_the_run_that_prevents_it(
-    world: World, finished
-) -> None:
-    world.configure(fleet="auto", max_attempts=1)
-    world.have_trained(*"abc")
+def test_a_worker_that_cannot_be_started_costs_no_run_beside_it(world: World, finished) -> None:
+    world.configure(slots=3, max_attempts=1)
     runs = [world.enqueue(agent) for agent in "abc"]
     (world.settings.home / "runs").mkdir(exist_ok=True)
     (world.settings.home / "runs" / runs[1]).write_text("in the way")

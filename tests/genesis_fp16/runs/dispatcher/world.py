@@ -7,10 +7,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from genesis_fp16.domain.attempt import attempt_folder
-from genesis_fp16.domain.last_training import LastTraining
 from genesis_fp16.domain.run import Run
 from genesis_fp16.executors import Handle, LocalExecutor
-from genesis_fp16.plugins.agent_folder import write_last_training
 from genesis_fp16.runs.dispatcher import Dispatcher
 from genesis_fp16.settings import AgentSettings, Settings
 from genesis_fp16.store import Store
@@ -48,8 +46,7 @@ class World:
     def begin(self) -> None:
         """Become a new daemon that knows only what is stored."""
         self.store = self._stores.enter_context(closing(Store.open(self.settings)))
-        fleet_command = (*self._command, "--fleet")
-        self._executors.append(LocalExecutor(self._command, fleet_command=fleet_command))
+        self._executors.append(LocalExecutor(self._command))
         self.dispatcher = Dispatcher(
             self.store,
             self._executors[-1],
@@ -87,18 +84,6 @@ class World:
         """Change what the further attempts of a run do, whose settings are fixed."""
         path = self.settings.home / "runs" / run_id / "behaviour.json"
         path.write_text(json.dumps(how))
-
-    def have_trained(self, *agents: str) -> None:
-        """Let the last trainings of *agents* have had one shape."""
-        for agent in agents:
-            folder = self.settings.home / "agents" / agent
-            folder.mkdir(parents=True, exist_ok=True)
-            last = LastTraining(shape="1f", collect_seconds=1.0, train_seconds=2.0)
-            write_last_training(folder, last)
-
-    def processes(self, run_ids: list[str]) -> list[int | None]:
-        """Process of the newest attempt of each run."""
-        return [self.store.attempts(run_id)[-1].pid for run_id in run_ids]
 
     def enqueue(self, agent: str = "a") -> str:
         return self.store.enqueue(agent, first_seed=0).id
