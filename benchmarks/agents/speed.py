@@ -73,7 +73,7 @@ class Member:
 
 
 class Together:
-    """A fleet of agents.
+    """Agents in one fleet.
 
     Raises:
         Exception: What a member's step raised.

@@ -1,6 +1,6 @@
 """One agent: precision, loss, overflows, speed, checkpoints."""
 
-from deploy.grafana.fleet import GUARD_STATES, PRECISION_STATES
+from deploy.grafana.overview import GUARD_STATES, PRECISION_STATES
 from deploy.grafana.panels import BLUE, Lines, Query, Timeline
 
 IN_STATE = {0: (" ", "transparent"), 1: ("now", BLUE)}

@@ -21,7 +21,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from deploy.grafana import agent, comparison, daemon, fleet, policies
+from deploy.grafana import agent, comparison, daemon, overview, policies
 from deploy.grafana.panels import SOURCE, Lines, Number, Timeline
 
 FOLDER = Path(__file__).with_name("dashboards")
@@ -47,7 +47,9 @@ class Page:
 
 
 PAGES = (
-    Page(uid="genesis-fleet", title="Genesis: the fleet", panels=fleet.PANELS, of_agents="none"),
+    Page(
+        uid="genesis-overview", title="Genesis: overview", panels=overview.PANELS, of_agents="none"
+    ),
     Page(uid="genesis-agent", title="Genesis: one agent", panels=agent.PANELS, of_agents="one"),
     Page(
         uid="genesis-comparison",

@@ -1,6 +1,6 @@
 """Agents whose policy generates its own data: its roles, and how far they disagree."""
 
-from deploy.grafana.fleet import PRECISION_STATES
+from deploy.grafana.overview import PRECISION_STATES
 from deploy.grafana.panels import Lines, Query, Timeline
 
 _MEASURED = 'agent=~"$agent", pair="policy_rollout"'

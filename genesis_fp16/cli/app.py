@@ -22,7 +22,7 @@ from infrastructure.events.plain_text import plain
 app = typer.Typer(
     name="genesis-fp16",
     cls=ProgramGroup,
-    help="Keeps the world models of a fleet of agents trained in half precision, safely.",
+    help="Keeps the world models of agents trained in half precision, safely.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -72,7 +72,7 @@ def options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print it."),
     ] = False,
 ) -> None:
-    """Keeps the world models of a fleet of agents trained in half precision, safely."""
+    """Keeps the world models of agents trained in half precision, safely."""
 
 
 if __name__ == "__main__":

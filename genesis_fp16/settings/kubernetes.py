@@ -44,7 +44,7 @@ def _check_pod(text: str) -> str:
 Label: TypeAlias = Annotated[str, _matching(_LABEL, "a name of lower-case letters, digits and -")]
 Name: TypeAlias = Annotated[str, _matching(_NAME, "a name of lower-case letters, digits, - and .")]
 Resource: TypeAlias = Annotated[str, _matching(_RESOURCE, "a resource, such as nvidia.com/gpu")]
-Folder: TypeAlias = Annotated[str, _matching(_FOLDER, "a relative path, such as fleet/home")]
+Folder: TypeAlias = Annotated[str, _matching(_FOLDER, "a relative path, such as genesis/home")]
 Pod: TypeAlias = Annotated[str, AfterValidator(_check_pod)]
 
 

@@ -65,7 +65,7 @@ def test_a_gap_stays_a_gap_and_a_mark_is_a_point(axes, dashboards: Dashboards) -
 
 def test_a_state_has_its_text_and_colour(axes, dashboards: Dashboards) -> None:
     states = series("se-darwin", {0.0: 2.0, 10.0: 2.0, 20.0: 1.0, 60.0: 1.0})
-    draw(axes, panel(dashboards, "genesis-fleet", "Precision in force"), [states], WINDOW)
+    draw(axes, panel(dashboards, "genesis-overview", "Precision in force"), [states], WINDOW)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["FP16", "FP32"]
     stretches = [(patch.get_x() * 86400, patch.get_width() * 86400) for patch in axes.patches[:3]]
     assert stretches == [pytest.approx(one) for one in ((0, 20), (20, 10), (60, 10))]
@@ -73,7 +73,7 @@ def test_a_state_has_its_text_and_colour(axes, dashboards: Dashboards) -> None:
 
 
 def test_an_empty_answer_is_shown_as_no_data(axes, dashboards: Dashboards) -> None:
-    draw(axes, panel(dashboards, "genesis-fleet", "Guard trips"), [], WINDOW)
+    draw(axes, panel(dashboards, "genesis-overview", "Guard trips"), [], WINDOW)
     assert [text.get_text() for text in axes.texts] == ["No data"]
 
 

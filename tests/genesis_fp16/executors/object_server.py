@@ -15,7 +15,7 @@ import psutil
 
 from tests.patience import wait_until
 
-BUCKET = "fleet"
+BUCKET = "models"
 _STOP_SECONDS = 120.0
 
 

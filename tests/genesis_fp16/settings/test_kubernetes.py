@@ -32,10 +32,10 @@ def test_a_pod_that_cannot_be_merged(value: str, said: str, tmp_path: Path) -> N
 
 def test_right(tmp_path: Path) -> None:
     environ = {
-        "GENESIS_KUBERNETES_VOLUME_FOLDER": "fleet/home.1",
+        "GENESIS_KUBERNETES_VOLUME_FOLDER": "genesis/home.1",
         "GENESIS_KUBERNETES_POD": '{"nodeSelector": {"disk": "ssd"}}',
         "GENESIS_KUBERNETES_CONFIG": "",
     }
     settings = load_settings(tmp_path / "none", environ)
-    assert settings.kubernetes_volume_folder == "fleet/home.1"
+    assert settings.kubernetes_volume_folder == "genesis/home.1"
     assert settings.kubernetes_config is None

@@ -106,8 +106,8 @@ def test_ranks_have_shared_memory() -> None:
 
 
 def test_the_volume_is_mounted_at_the_home() -> None:
-    [container] = _pod(_manifest(kubernetes_volume_folder="fleet/home"))["containers"]
-    assert {"name": "home", "mountPath": "/shared", "subPath": "fleet/home"} in container[
+    [container] = _pod(_manifest(kubernetes_volume_folder="genesis/home"))["containers"]
+    assert {"name": "home", "mountPath": "/shared", "subPath": "genesis/home"} in container[
         "volumeMounts"
     ]
     assert container["command"][3] == str(FOLDER / "engine.log")

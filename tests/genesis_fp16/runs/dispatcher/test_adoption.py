@@ -1,11 +1,14 @@
 """The end of a daemon, and what the next one makes of the workers it finds."""
 
+import json
+
 import pytest
 
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.run import RunState
 from tests.genesis_fp16.postgres import on_each_database
 from tests.genesis_fp16.runs.dispatcher.world import World, out_of_reach, steps
+from tests.patience import gone
 
 
 @on_each_database
@@ -49,6 +52,42 @@ def test_an_orphan_that_hangs_is_killed_and_resumed(world: World, ticking, finis
     assert finished(run_id).state is RunState.SUCCEEDED
     assert world.store.attempts(run_id)[0].ending == "stopped: orphaned"
     assert world.run(run_id).failures == 0
+
+
+def test_a_process_that_release_0_1_shared_between_runs_is_ended_with_its_tree(
+    world: World, ticking, finished, until
+) -> None:
+    """It was one process of several attempts; each run goes on in a process of its own."""
+    world.configure(slots=2, max_attempts=1)
+    world.behave("a", hang=True, ignore_all=True, descendants=True)
+    runs = [world.enqueue("a")]
+    ticking(lambda: world.run(runs[0]).state is RunState.RUNNING)
+    [shared] = world.store.attempts(runs[0])
+    descendants = attempt_folder(world.settings.home, shared) / "descendants"
+    until(descendants.exists)
+    for agent in "bc":
+        runs.append(world.enqueue(agent))
+        beside = world.store.begin_attempt(runs[-1], f"shared by {agent}")
+        assert beside is not None
+        attempt_folder(world.settings.home, beside).mkdir(parents=True)
+        worker = {"pid": shared.pid, "pid_started_at": shared.pid_started_at}
+        world.store.update_attempt(beside.incarnation, **worker)
+        world.store.move(runs[-1], RunState.RUNNING)
+    (world.settings.home / "runs" / runs[1] / "step").write_text("2")  # its checkpoint
+    world.behave_later(runs[0])
+    world.begin()
+    world.dispatcher.recover(world.now)
+    world.tick()
+    assert [world.run(run_id).state for run_id in runs] == ["stopping"] * 3
+    world.jumped += world.settings.stop_timeout_seconds
+    ended = [finished(run_id) for run_id in runs]
+    assert [(run.state, run.failures) for run in ended] == [("succeeded", 0)] * 3
+    pids = [shared.pid, *json.loads(descendants.read_text())]
+    until(lambda: all(gone(pid) for pid in pids))
+    attempts = [world.store.attempts(run_id) for run_id in runs]
+    assert [first.ending for first, _ in attempts] == ["stopped: orphaned"] * 3
+    assert len({second.pid for _, second in attempts}) == 3
+    assert [event.step for event in world.events(runs[1], "step_stats")] == [3], "it resumed"
 
 
 @pytest.mark.parametrize(
