@@ -1,7 +1,7 @@
 # The daemon and its workers in one image, without compiler, package manager use or root.
 #
-#   docker build -t genesis-fp16:0.1.0-cpu .
-#   docker build -t genesis-fp16:0.1.0-cuda --build-arg DEVICE=cuda .
+#   docker build -t genesis-fp16:0.2.0-cpu .
+#   docker build -t genesis-fp16:0.2.0-cuda --build-arg DEVICE=cuda .
 #
 # DEVICE=cuda takes torch with CUDA's libraries, several GB; the host's driver is all else it needs.
 ARG BASE=docker.io/library/python:3.11-slim-bookworm

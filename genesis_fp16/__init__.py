@@ -1,3 +1,3 @@
 """The daemon. Its own process imports neither torch nor plugin code."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from genesis_fp16.cli.output import JsonFlag, print_json, print_table
+from genesis_fp16.cli.output import JsonFlag, print_json, print_table, print_warning
 from genesis_fp16.settings import load_settings
 
 app = typer.Typer(help="The settings in force.", no_args_is_help=True)
@@ -13,9 +13,12 @@ app = typer.Typer(help="The settings in force.", no_args_is_help=True)
 @app.command()
 def show(as_json: JsonFlag = False) -> None:
     """Show every setting in force and where it comes from; secrets are redacted."""
+    settings = load_settings()
+    for warning in settings.removed.values():
+        print_warning(warning)
     rows = [
         {"name": name, "value": value, "source": source}
-        for name, value, source in load_settings().describe()
+        for name, value, source in settings.describe()
     ]
     if as_json:
         print_json(rows)

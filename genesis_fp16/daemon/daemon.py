@@ -19,7 +19,7 @@ import structlog
 import genesis_fp16
 from genesis_fp16.daemon.control import ControlApi, reserve_address
 from genesis_fp16.daemon.http import start_http
-from genesis_fp16.daemon.log import configure_logging
+from genesis_fp16.daemon.log import configure_logging, log_removed_settings
 from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunLoop, open_store
@@ -70,6 +70,7 @@ def serve(settings: Settings) -> None:
         settings_file=str(settings.env_file),
         settings_file_exists=settings.env_file.exists(),
     )
+    log_removed_settings(settings)
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         close_to_others(settings.home.absolute())

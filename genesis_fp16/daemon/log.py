@@ -11,6 +11,8 @@ from structlog.typing import EventDict, Processor
 
 from genesis_fp16.settings import Settings
 
+log = structlog.get_logger()
+
 
 def configure_logging(settings: Settings) -> None:
     """Send the daemon's log, and warnings of libraries, to stderr.
@@ -55,6 +57,12 @@ def configure_logging(settings: Settings) -> None:
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
+
+
+def log_removed_settings(settings: Settings) -> None:
+    """Warn once of all settings that are set and that a release has removed."""
+    if settings.removed:
+        log.warning("settings_removed", ignored=tuple(settings.removed.values()))
 
 
 class _Printer(structlog.PrintLogger):

@@ -43,6 +43,7 @@ class Reload:
         changed: Variables that took effect, each as ``old -> new`` without credentials.
         cold: Variables whose change waits for a restart.
         shadowed: Variables whose value in the file has no effect: the environment sets another.
+        removed: Warnings about settings of earlier releases that were not there before.
         error: Why the file was refused; None if it was not.
     """
 
@@ -50,6 +51,7 @@ class Reload:
     changed: Mapping[str, str]
     cold: tuple[str, ...] = ()
     shadowed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     error: SettingsError | None = None
 
     def log_outcome(self) -> None:
@@ -63,6 +65,8 @@ class Reload:
             log.warning("settings_deferred", settings=self.cold, until="restart")
         if self.shadowed:
             log.warning("settings_shadowed", settings=self.shadowed, by="environment")
+        if self.removed:
+            log.warning("settings_removed", ignored=self.removed)
 
 
 class SettingsReloader:
@@ -106,8 +110,8 @@ class SettingsReloader:
             return self._take_flag()
         first = self._seen is None
         outcome = self.reload()
-        nothing = outcome.error is None and not outcome.changed and not outcome.cold
-        return None if first and nothing else outcome
+        news = (outcome.error, outcome.changed, outcome.cold, outcome.removed)
+        return None if first and not any(news) else outcome
 
     def reload(self) -> Reload:
         """Read and validate the file; apply its hot settings, or keep the settings in force.
@@ -135,6 +139,9 @@ class SettingsReloader:
             changed=before.differences(self._settings),
             cold=tuple(self._settings.differences(found)),
             shadowed=found.shadowed,
+            removed=tuple(
+                warning for name, warning in found.removed.items() if name not in before.removed
+            ),
         )
 
     def _refuse(self, error: SettingsError) -> Reload:

@@ -137,11 +137,9 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
     """Device to train on: auto, cpu, cuda or cuda:N."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Largest number of workers at the same time; a worker trains one run, or a fleet of them."""
+    """Largest number of runs that train at the same time, each in a worker of its own."""
     prewarm: Hot[bool] = False
     """Whether a process with torch imported waits for the next run; it takes 170 MiB of memory."""
-    fleet: Hot[Literal["auto", "off"]] = "off"
-    """Whether due runs whose models share a shape train in one worker where slots are scarce."""
     executor: Literal["local", "slurm", "ray", "kubernetes"] = "local"
     """Where workers run: local, or jobs of slurm, ray or kubernetes; docs/how-to/executors.md."""
     shared_url: SharedUrl = None
@@ -230,6 +228,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     _variables: dict[str, Variable] = PrivateAttr(default_factory=dict)
     _shadowed: tuple[str, ...] = PrivateAttr(default=())
     _texts: dict[str, dict[str, str]] = PrivateAttr(default_factory=dict)
+    _removed: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def settings_customise_sources(
@@ -261,9 +260,11 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
         variables: Mapping[str, Variable],
         shadowed: Iterable[str],
         texts: Mapping[str, dict[str, str]],
+        removed: Mapping[str, str],
     ) -> None:
-        """Record the variables that were found, which are `shadowed`, and their `texts`."""
-        self._variables, self._shadowed, self._texts = dict(variables), tuple(shadowed), dict(texts)
+        """Record the variables that were found, `shadowed` ones, their `texts`, `removed` ones."""
+        self._variables, self._shadowed = dict(variables), tuple(shadowed)
+        self._texts, self._removed = dict(texts), dict(removed)
 
     def texts_of(self, name: str) -> Mapping[str, str]:
         """Texts of the variable *name* by place: ``environment`` or the file's absolute path."""
@@ -288,6 +289,11 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     def shadowed(self) -> tuple[str, ...]:
         """Variables whose value in the file has no effect: the environment sets another one."""
         return self._shadowed
+
+    @property
+    def removed(self) -> Mapping[str, str]:
+        """Settings of earlier releases that are set and ignored: name to a warning."""
+        return self._removed
 
     def for_agent(self, name: str) -> AgentSettings:
         """Settings of the agent *name* (``se-darwin`` reads the key ``se_darwin``)."""
@@ -347,7 +353,8 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
         changed = self.model_copy(update={field: getattr(other, field)})
         found = {k: v for k, v in other._variables.items() if k == ROLLBACK_FLAG}
         texts = {ROLLBACK_FLAG: dict(other.texts_of(ROLLBACK_FLAG))}
-        changed.record_sources({**self._variables, **found}, self._shadowed, self._texts | texts)
+        variables = {**self._variables, **found}
+        changed.record_sources(variables, self._shadowed, self._texts | texts, self._removed)
         return changed
 
     def differences(self, other: Settings) -> dict[str, str]:

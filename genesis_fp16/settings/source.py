@@ -36,6 +36,7 @@ from genesis_fp16.settings.env_file import (
     shown_name,
     with_our_prefix,
 )
+from genesis_fp16.settings.removed import take_removed
 from genesis_fp16.settings.rollback_memory import lost_rollbacks
 from genesis_fp16.settings.settings import (
     AGENTS_PREFIX,
@@ -123,7 +124,7 @@ def load_settings(
         source.problems += [source.describe_error(details) for details in found[:MOST_LISTED]]
         more = len(found[MOST_LISTED:])
     else:
-        settings.record_sources(source.variables, source.shadowed, source.texts)
+        settings.record_sources(source.variables, source.shadowed, source.texts, source.removed)
         if with_flag:
             source.problems += lost_rollbacks(settings, home)
     problems = source.problems
@@ -154,7 +155,7 @@ def read_demand_for_fp32(
     if flag is None or flag.value.lower() not in FALSE_TEXTS:
         return None
     settings = Settings(_build_sources=((source,), {}))
-    settings.record_sources(source.variables, source.shadowed, source.texts)
+    settings.record_sources(source.variables, source.shadowed, source.texts, source.removed)
     return settings
 
 
@@ -171,7 +172,7 @@ def read_meant_demand_for_fp32(env_file: Path) -> Settings | None:
         defaults = Settings(_build_sources=((), {}))
         settings = defaults.model_copy(update={VARIABLES[ROLLBACK_FLAG]: False})
         texts = {ROLLBACK_FLAG: {str(env_file.absolute()): "false"}}
-        settings.record_sources({ROLLBACK_FLAG: variable}, (), texts)
+        settings.record_sources({ROLLBACK_FLAG: variable}, (), texts, {})
         return settings
     return None
 
@@ -208,6 +209,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         variables: Texts of the settings found, by name.
         shadowed: Names whose value in the file has no effect.
         texts: Texts of the settings by name and place, before they are merged.
+        removed: Settings of earlier releases that are ignored, by name; see `take_removed`.
         problems: What is wrong, a line for each.
     """
 
@@ -223,6 +225,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
             for name, value in environ.items()
             if is_ours(name, VARIABLES)
         }
+        self.removed = take_removed(in_file, in_environment)
         merged = {**in_file, **in_environment}
         self.texts: dict[str, dict[str, str]] = {}
         for place, found in ((str(path.absolute()), in_file), (ENVIRONMENT, in_environment)):

@@ -94,7 +94,7 @@ def test_workers_use_the_daemons_image_and_volume(
 ) -> None:
     assert settings.executor == "kubernetes"
     assert settings.kubernetes_image == pod["containers"][0]["image"]
-    assert settings.kubernetes_image.startswith("genesis-fp16:0.1.0-")
+    assert settings.kubernetes_image.startswith("genesis-fp16:0.2.0-")
     claims = _claims(manifests)
     assert settings.kubernetes_volume_claim == f"home-{manifests[DAEMON]['metadata']['name']}-0"
     assert claims["home"]["spec"]["accessModes"] == ["ReadWriteMany"]

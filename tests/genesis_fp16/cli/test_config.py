@@ -22,6 +22,13 @@ def test_config_names_sources_and_hides_secrets(
     assert "hunter2" not in json.dumps(rows)
 
 
+def test_config_warns_of_a_removed_setting(ask: Callable[..., Result], folder: Path) -> None:
+    (folder / ".env").write_text("GENESIS_FLEET=auto\n")
+    answer = ask("config", "show")
+    assert answer.stderr.startswith("warning: GENESIS_FLEET (.env line 1)")
+    assert "GENESIS_FLEET" not in answer.stdout
+
+
 @pytest.mark.parametrize(
     "setting",
     [

@@ -123,6 +123,22 @@ def begin_run(store: Store) -> tuple[Run, Attempt, Path]:
     return run, attempt, folder / "events.ndjson"
 
 
+def test_an_attempt_that_release_0_1_trained_beside_others_is_shown(
+    ask: Ask, ask_json: Callable[..., object], store: Store
+) -> None:
+    run, attempt, events = begin_run(store)
+    with EventWriter(events) as emit:
+        fields = {"reason": "together with 3 others"}
+        emit(Notice(level="info", event="fleet_changed", fields=fields))
+    transition = RunTransition(state=RunState.SUCCEEDED)
+    store.end_attempt(attempt, Ending(exit_code=0), transition, finished_at=9e9, error=None)
+    store.update_attempt(attempt.incarnation, ending="with its fleet: killed by signal 9")
+    [shown] = ask_json("runs", "show", run.id)["attempts"]
+    assert shown["ending"] == "with its fleet: killed by signal 9"
+    assert shown["events"] == {"notice": 1}
+    assert "killed by signal 9" in ask("runs", "show", run.id).stdout
+
+
 def test_a_run_under_way_tells_what_its_worker_does(
     ask: Ask, ask_json: Callable[..., object], store: Store
 ) -> None:

@@ -107,6 +107,15 @@ def test_a_hot_setting_in_the_environment_gets_a_warning(look: RunChecks) -> Non
     assert "cannot be changed live" in warned["GENESIS_PRECISION"].found
 
 
+def test_a_removed_setting_gets_a_warning_with_its_release(look: RunChecks) -> None:
+    found = look(GENESIS_FLEET="auto")
+    [valid, removed] = found["settings"]
+    assert (valid.verdict, removed.verdict) == ("ok", "warn")
+    assert "GENESIS_FLEET" in removed.found
+    assert "0.2.0" in removed.found
+    assert "GENESIS_SLOTS" in removed.remedy
+
+
 def test_home_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert check_home(Settings(home=tmp_path / "file" / "home")).verdict == "fail"

@@ -207,6 +207,27 @@ def test_a_prewarmed_worker_serves_a_run_and_ends_with_the_daemon(
     assert not psutil.wait_procs(children, timeout=300)[1]
 
 
+def test_a_home_and_settings_of_release_0_1_are_taken_over(
+    start, install_plugin, tmp_path: Path
+) -> None:
+    """That release could train several runs in one worker, and kept what it had measured."""
+    install_plugin("any")
+    folder = tmp_path / "release_0_1"
+    measured = folder / ".genesis" / "agents" / "any" / "last-training.json"
+    measured.parent.mkdir(parents=True)
+    measured.write_text('{"shape": "1f", "collect_seconds": 0.1, "train_seconds": 2.0}')
+    settings = "GENESIS_FLEET=auto\nGENESIS_MAX_ATTEMPTS=1\n"
+    daemon = start(folder, f"{settings}GENESIS_AGENTS__ANY__SCHEDULE=every 1s\n")
+    daemon.wait_for("run_ended")
+    [warning] = daemon.lines("settings_removed")
+    assert warning["level"] == "warning"
+    [ignored] = warning["ignored"]
+    assert "GENESIS_FLEET (.env line 3)" in ignored
+    assert "release 0.2.0" in ignored
+    daemon.process.terminate()
+    assert daemon.end()[0] == 0
+
+
 def test_a_device_that_does_not_exist_ends_it(start) -> None:
     code, log = start(settings="GENESIS_DEVICE=cuda:99\n").end()
     assert code == 78

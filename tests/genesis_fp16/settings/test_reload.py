@@ -285,6 +285,18 @@ def test_shadowed_variables_are_reported(tmp_path: Path) -> None:
     assert logged(outcome) == ["settings_reloaded", "settings_shadowed"]
 
 
+def test_a_removed_setting_is_warned_of_once(tmp_path: Path) -> None:
+    running = Running(tmp_path / ".env", {})
+    outcome = running.write("GENESIS_FLEET=auto\n")
+    assert outcome is not None
+    assert outcome.error is None
+    assert ["GENESIS_FLEET" in warning for warning in outcome.removed] == [True]
+    assert logged(outcome) == ["settings_reloaded", "settings_removed"]
+    outcome = running.write("FP16_LOSS_SCALE=8\nGENESIS_FLEET=off\n")
+    assert outcome is not None
+    assert logged(outcome) == ["settings_reloaded"]
+
+
 def test_a_requested_reload_reads_an_unchanged_file_too(running: Running) -> None:
     outcome = running.reloader.reload()
     assert outcome.error is None
