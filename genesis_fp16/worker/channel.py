@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import structlog
 from pydantic import ValidationError
@@ -114,7 +114,8 @@ class CommandInbox:
         try:
             self.put(COMMAND_ADAPTER.validate_json(line))
         except ValidationError as error:
-            self._events(rejection(line, error))
+            fields = {"line": repr(line[:200]), "error": _first_error(error)}
+            self._events(Notice(level="warning", event="command_rejected", fields=fields))
 
     def put(self, command: Command) -> None:
         """Add a command; safe in a signal handler."""
@@ -152,16 +153,6 @@ class CommandInbox:
         return held
 
 
-class Receiver(Protocol):
-    """Takes what arrives on stdin."""
-
-    def receive(self, line: bytes) -> None:
-        """Obey or refuse *line*."""
-
-    def put(self, command: Command) -> None:
-        """Obey *command*."""
-
-
 def take_stdin() -> int:
     """Reserve stdin for commands; return its new descriptor.
 
@@ -174,20 +165,20 @@ def take_stdin() -> int:
     return descriptor
 
 
-def listen(descriptor: int, receiver: Receiver) -> None:
+def listen(descriptor: int, inbox: CommandInbox) -> None:
     """Let a thread read commands from *descriptor*; its end means that the daemon is gone."""
-    arguments = (descriptor, receiver)
+    arguments = (descriptor, inbox)
     threading.Thread(target=_read, args=arguments, name="commands", daemon=True).start()
 
 
-def _read(descriptor: int, receiver: Receiver) -> None:
+def _read(descriptor: int, inbox: CommandInbox) -> None:
     with os.fdopen(descriptor, "rb") as lines:
         for line in lines:
             if line.startswith(_LEASE):
                 _apply_lease(Lease.model_validate_json(line))
             else:
-                receiver.receive(line)
-    receiver.put(Stop(reason="the daemon is gone"))
+                inbox.receive(line)
+    inbox.put(Stop(reason="the daemon is gone"))
     # The daemon that would kill a worker whose agent never yields is gone.
     time.sleep(_ORPHAN_SECONDS)
     sys.stderr.write(f"orphaned {_ORPHAN_SECONDS:g} s ago and still busy: exiting now\n")
@@ -198,12 +189,6 @@ def _apply_lease(lease: Lease) -> None:
     """Let the kernel end this process when *lease* expires, unless a later one comes before."""
     seconds = max(_EXPIRED_LEASE_SECONDS, lease.lease_until - time.monotonic())
     signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM; nothing here handles it
-
-
-def rejection(line: bytes, error: ValidationError) -> Notice:
-    """Notice that *line* is not a command."""
-    fields = {"line": repr(line[:200]), "error": _first_error(error)}
-    return Notice(level="warning", event="command_rejected", fields=fields)
 
 
 class ProgressReporter:

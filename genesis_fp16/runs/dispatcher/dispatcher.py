@@ -99,7 +99,9 @@ class Dispatcher:
 
         If *only* is not None, it is the id of the only run that may start.
         """
-        for run in self.follow_and_record(now):
+        unfinished = self.follow_and_record(now)
+        free = self.settings.slots - self.busy
+        for run in unfinished:
             if run.state is not RunState.QUEUED or only not in (None, run.id):
                 continue
             if run.cancel_requested:
@@ -108,7 +110,8 @@ class Dispatcher:
                 self._states.cancel(run, f"the agent {run.agent} is disabled by its ENABLED=false")
             elif reason := self.absent(run.agent):
                 self._states.cancel(run, reason)
-            elif self._may_start(run):
+            elif free > 0 and self._may_start(run):  # free first: it spares a long queue the rest
+                free -= 1  # also if the start fails: one round tries no more than that
                 self._isolated(run, self._start, run, now)
 
     def follow_and_record(self, now: float) -> list[Run]:
@@ -160,8 +163,7 @@ class Dispatcher:
 
     def _may_start(self, run: Run) -> bool:
         return (
-            self.busy < self.settings.slots  # first: it spares the others for a long queue
-            and not pauses_of(self.pauses, run.agent)
+            not pauses_of(self.pauses, run.agent)
             and run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
             and run.agent in self._agents
             and all(active.run.agent != run.agent for active in self._active)

@@ -131,6 +131,14 @@ def test_a_worker_that_cannot_be_started_costs_no_run_beside_it(world: World, fi
     assert [run.failures for run in ended] == [0, 1, 0]
 
 
+def test_a_round_tries_no_more_starts_than_there_are_free_slots(world: World) -> None:
+    """Else a folder that cannot be written would let a long queue delay a rollback."""
+    (world.settings.home / "runs").write_text("in the way")
+    runs = [world.enqueue(agent) for agent in "abc"]
+    world.tick()
+    assert [len(world.store.attempts(run_id)) for run_id in runs] == [1, 0, 0]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a small disk")
 def test_a_worker_without_room_for_its_files_is_started_later(
     world: World, ticking, finished, small_disk
