@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.worker.attempt_runner import AttemptRunner
+from genesis_fp16.worker.attempt import Phases
 from genesis_fp16.worker.channel import CommandInbox, configure_worker_logging
 from genesis_fp16.worker.compiler_import import defer_compiler_import
+from genesis_fp16.worker.tasks import do_task
 from infrastructure.events import EventWriter
 from infrastructure.events.event import Finished
 
@@ -34,10 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(spec: RunSpec) -> None:
     """Run the attempt of *spec*; its events go where a worker writes them."""
     with EventWriter(spec.events_path) as events:
-        runner = AttemptRunner(spec, events, CommandInbox(events))
-        runner.start()
-        runner.run()
-        events(Finished(outcome="done"))
+        events(Finished(outcome=do_task(spec, Phases(events), CommandInbox(events))))
 
 
 if __name__ == "__main__":

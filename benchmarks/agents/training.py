@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PrecisionName
 from infrastructure.precision_lab.weights_hash import weights_sha256
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.world_model.distributions import (
     DiscreteDistribution,
@@ -60,7 +58,7 @@ class Trained:
         best_epoch: Number of the epoch with the lowest loss on the calibration groups, from 1.
         steps: Optimizer steps.
         overflows: Steps that were skipped for an overflow.
-        weights: SHA-256 of the weights of the last epoch.
+        weights: SHA-256 of the weights of the best epoch.
     """
 
     accuracy: float
@@ -127,23 +125,20 @@ def build_job(subject: Subject, context: RunContext, effort: Effort) -> Training
 
 
 class EpochCount:
-    """Evaluates as the job does, and notes after which epoch its best weights were saved."""
+    """Evaluates as the job does, and notes which epoch has the lowest selection loss."""
 
-    def __init__(self, job: TrainingJob, best_file: Path) -> None:
-        self._evaluate, self._file = job.evaluate, best_file
+    def __init__(self, job: TrainingJob) -> None:
+        self._evaluate, self._lowest = job.evaluate, math.inf
         self.epochs, self.best = 0, 0
 
     def __call__(self, forward: Forward) -> Evaluation:
         """Evaluate."""
-        before = self._written()
         evaluation = self._evaluate(forward)
         self.epochs += 1
-        if self._written() != before:
-            self.best = self.epochs
+        loss = evaluation.selection_loss
+        if loss is not None and loss < self._lowest:
+            self._lowest, self.best = loss, self.epochs
         return evaluation
-
-    def _written(self) -> int:
-        return self._file.stat().st_mtime_ns if self._file.exists() else 0
 
 
 class Training:
@@ -156,8 +151,7 @@ class Training:
         shutil.rmtree(self._context.run_folder)  # of an earlier training
         self._context.run_folder.mkdir()
         job = build_job(subject, self._context, effort)
-        self._best_file = self._context.run_folder / "best-epoch.pt"
-        self._epochs = EpochCount(job, self._best_file)
+        self._epochs = EpochCount(job)
         self.job = replace(job, evaluate=self._epochs)
         self._precision, self._seed, self._effort = precision, seed, effort
 
@@ -180,12 +174,12 @@ class Training:
             "folder": self._context.run_folder / "checkpoints",
             "emit": lambda _: None,
             "commands": tuple,
+            "best_epoch": self._context.run_folder / "best-epoch.pt",
         }
 
     def outcome(self, result: TrainingResult, held_out: HeldOut) -> Trained:
         """What was learned; removes the files of the run."""
         weights = weights_sha256({"model": self.job.model})
-        BestEpoch(self._best_file).restore(self.job.model)
         accuracy, skill = held_out.measure(self.job)
         shutil.rmtree(self._context.run_folder)
         return Trained(

@@ -106,6 +106,7 @@ def _train(job: TrainingJob, folder: Path, seed: int, times: PhaseTimes) -> Eval
             folder=folder / "checkpoints",
             emit=emit,
             commands=lambda: (),
+            best_epoch=folder / "best-epoch.pt",
         )
     times.add("train: batches", timed.batches.seconds)
     times.add("train: evaluations", timed.evaluations.seconds)

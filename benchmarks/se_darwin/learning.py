@@ -24,7 +24,6 @@ from benchmarks.se_darwin.replay import ReplayTask
 from infrastructure.events import PrecisionState
 from infrastructure.events.precision_state import PRECISIONS, PrecisionName
 from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.trajectories.encoding import FeatureEncoder, Features
 from infrastructure.world_model.fitting import (
@@ -141,9 +140,8 @@ def train_ensemble(
         raise TypeError("the ensemble is an EnsembleNetwork")
     plan = TrainingPlan(epochs=EPOCHS, steps_per_epoch=max(1, steps // EPOCHS), seed=seed)
     with tempfile.TemporaryDirectory(prefix="se-darwin-bench-") as folder:
-        best = BestEpoch(Path(folder) / "best.pt")
         train(
-            training_job(data, network, plan, best),
+            training_job(data, network, plan),
             device=torch.device("cpu"),
             precision=PrecisionState(requested=precision, effective=precision, reason="agent"),
             config=FP16TrainingConfig(cpu_half=True),
@@ -151,8 +149,8 @@ def train_ensemble(
             folder=Path(folder),
             emit=lambda _: None,
             commands=lambda: (),
+            best_epoch=Path(folder) / "best.pt",
         )
-        best.restore(network)
     return network
 
 

@@ -42,15 +42,15 @@ def _around(owner: object, name: str, *, before: str = "", after: str = "") -> N
 
 
 def _time_phases() -> None:
-    from genesis_fp16.worker import attempt_process, attempt_runner
+    from genesis_fp16.worker import attempt, attempt_process, tasks
     from infrastructure.training import FP16Trainer
     from infrastructure.training.loop.auto_precision import AutoPrecision
     from infrastructure.world_model import fitting
 
-    _around(attempt_process, "AttemptRunner", before="specification")
-    _around(attempt_runner, "load_agent", before="settings", after="plugin")
+    _around(attempt_process, "run_attempt", before="specification")
+    _around(attempt, "load_agent", before="settings", after="plugin")
     _around(fitting, "prepare_training_data", before="records", after="encoding")
-    _around(attempt_runner, "check_fp32_step", before="network", after="check_fp32_step")
+    _around(tasks, "check_fp32_step", before="network", after="check_fp32_step")
     _around(AutoPrecision, "resolve", before="first batch", after="preflight")
     _around(FP16Trainer, "train_batch", before="trainer", after="first step")
     step: Callable[..., object] = FP16Trainer.train_batch

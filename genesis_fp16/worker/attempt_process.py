@@ -27,7 +27,6 @@ import torch.distributed as dist
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.system.processes import become_subreaper, die_with_parent
-from genesis_fp16.worker.attempt_runner import AttemptRunner
 from genesis_fp16.worker.channel import (
     CommandInbox,
     Emit,
@@ -68,7 +67,7 @@ def main() -> None:
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        finished = run_attempt(AttemptRunner(spec, emit, inbox), spec)
+        finished = run_attempt(spec, emit, inbox)
         code = EXIT_CODES[finished.outcome]
         if rank is not None and finished.outcome == "stopped":
             code = 0  # torchrun would take any other code for a failure and end the other ranks

@@ -96,7 +96,10 @@ def freeze_job(
         )
         return
     if not isinstance(job, TrainingJob):
-        raise LabError(f"{spec.agent} has a {type(job).__name__}, which the lab cannot freeze")
+        raise LabError(
+            f"build_job() of {spec.agent} returned a {type(job).__name__}: the lab can freeze a "
+            "TrainingJob of a world model, or an OnPolicyJob; choose an agent that builds one"
+        )
     experiment = world_model_experiment(job, device, size, progress)
     agent = AgentSource(
         name=spec.agent,

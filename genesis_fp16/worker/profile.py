@@ -125,6 +125,7 @@ class RunProfile:
             folder=spec.run_folder / "checkpoints",
             emit=lambda _event: None,
             commands=tuple,
+            best_epoch=spec.run_folder / "best-epoch.pt",
         )
         timed = time_training(
             job,

@@ -44,9 +44,9 @@ class Evaluation:
         metrics: Name to value.
         primary: Name of the metric that decides.
         higher_is_better: Direction of the primary metric.
-        selection_loss: Loss that compares epochs for `Job.patience`, lower is better; measured on
-            other held-out data than the metrics, which are reported, so must not select. None if
-            the primary metric compares them.
+        selection_loss: Loss that compares epochs for `Job.patience` and for the best epoch, lower
+            is better; measured on other held-out data than the metrics, which are reported, so
+            must not select. None if the primary metric compares them.
 
     Raises:
         ValueError: *primary* is not among the metrics.
@@ -164,9 +164,13 @@ class TrainingJob(Job):
     Attributes:
         batches: Function from an epoch to its batches; the same epoch must give the same batches,
             or a resumed run would train on other data. Tensors may be on the CPU.
+        keep_best_epoch: Whether `Agent.publish` gets the weights of the epoch with the best
+            evaluation instead of those of the last epoch. See `Evaluation.selection_loss`: the
+            best of many evaluations is too good to decide about publication.
     """
 
     batches: Callable[[int], Iterable[Batch]]
+    keep_best_epoch: bool = False
 
 
 def module_names(names: object) -> tuple[str, ...]:

@@ -27,7 +27,6 @@ from infrastructure.events import PrecisionState
 from infrastructure.events.event import BaseEvent, Evaluated, StepStats
 from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.training import FP16TrainingConfig, Precision
-from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.precision import resolve_device
 from infrastructure.trajectories import ReplayBuffer
@@ -228,9 +227,8 @@ class WorldModel:
         )
         recorder = _HistoryRecorder(self._clock)
         with tempfile.TemporaryDirectory(prefix="world-model-") as folder:
-            best = BestEpoch(Path(folder) / "best.pt")
             result = train(
-                training_job(data, network, plan, best),
+                training_job(data, network, plan),
                 device=chosen_device,
                 precision=wish,
                 config=config,
@@ -238,9 +236,9 @@ class WorldModel:
                 folder=Path(folder),
                 emit=recorder,
                 commands=lambda: (),
+                best_epoch=Path(folder) / "best.pt",
             )
-            best.restore(network.cpu())
-        candidates = fit_candidates(data, network)
+        candidates = fit_candidates(data, network.cpu())
         self._model = candidates[select_family(candidates, data)]
         predicted = self._model.predict(data.test.features)
         self.metrics = measure(predicted, data.test.outcomes, data.codec)

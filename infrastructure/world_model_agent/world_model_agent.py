@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-    from infrastructure.training.checkpoints import BestEpoch, BestEpochError
     from infrastructure.world_model import NetworkShape, WorldModel
     from infrastructure.world_model.fitting import TrainingData
     from infrastructure.world_model_agent.prior import ModelInUse
@@ -75,7 +74,6 @@ class WorldModelAgent(ABC):
     prior_folder: Path | None = None
 
     _data: TrainingData | None = None
-    _best: BestEpoch | None = None
 
     @abstractmethod
     def spec(self) -> TransitionSpec:
@@ -133,7 +131,7 @@ class WorldModelAgent(ABC):
             data = prepare_training_data(self.spec(), newest)
         for problem in data.describe_exclusions():
             context.logger.warning("training_data_incomplete", problem=problem)
-        self._data, self._best = data, _best_epoch(context)
+        self._data = data
         rows = len(data.train.features)
         batch_size = min(self.batch_size, rows)
         steps = min(self.training_steps, self.training_passes * rows // batch_size)
@@ -147,7 +145,7 @@ class WorldModelAgent(ABC):
         )
         shape = NetworkShape.of(data.encoder, data.codec)
         network = build_seeded(self.build_model, shape, context.seed)
-        job = training_job(data, network, plan, self._best, self.loss)
+        job = training_job(data, network, plan, self.loss)
         return replace(job, keep_fp32=self.keep_fp32)
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
@@ -160,9 +158,8 @@ class WorldModelAgent(ABC):
         from infrastructure.world_model import WorldModel
         from infrastructure.world_model_agent.publication import gate_publication
 
-        if self._data is None or self._best is None:
+        if self._data is None:
             raise RuntimeError("publish needs the data of build_job: call build_job first")
-        self._best.restore(model)
         folder = self.published_folder(context)
         decision = gate_publication(self._data, model, folder, self.build_model, self.prior_folder)
         world_model = WorldModel.from_fitted(decision.candidate, decision.metrics)
@@ -219,13 +216,3 @@ def _read_newest(transitions: RecordedTransitions, count: int) -> Sequence[Trans
             gc.enable()
     newest.reverse()
     return newest
-
-
-def _best_epoch(context: RunContext) -> BestEpoch:
-    from infrastructure.training.checkpoints import BestEpoch
-
-    def warn(error: BestEpochError) -> None:
-        consequence = "the best epoch is chosen among those trained from now on"
-        context.logger.warning("best_epoch_damaged", error=str(error), consequence=consequence)
-
-    return BestEpoch(context.run_folder / "best-epoch.pt", warn)

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -110,3 +111,13 @@ def test_library_configures_no_logging(files: Files, root: Path) -> None:
         if (module, name) in {("logging", "basicConfig"), ("structlog", "configure")}
     ]
     assert configuring == []
+
+
+def test_kinds_of_job_answer_questions_instead_of_being_asked(files: Files, root: Path) -> None:
+    kinds = re.compile(r"isinstance\([^()]*\b(?:OnPolicyJob|TrainingJob)\b")
+    asked = {
+        str(path.relative_to(root)): len(kinds.findall(path.read_text()))
+        for path in files(".py", below=OURS)
+    }
+    found = {path: count for path, count in asked.items() if count}
+    assert found == {"genesis_fp16/worker/lab.py": 2, "infrastructure/training/rounds/kinds.py": 2}

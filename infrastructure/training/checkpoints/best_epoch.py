@@ -33,6 +33,7 @@ def _refuse(error: BestEpochError) -> None:
 class BestEpoch:
     """Keeps the weights of the epoch with the best evaluation in one file.
 
+    The selection loss compares evaluations that have one, else their primary metric does.
     Training longer than is useful does no harm then. The file begins with its SHA-256. A damaged
     one counts as none: the next epoch replaces it.
 
@@ -53,13 +54,15 @@ class BestEpoch:
 
     def save_if_better(self, evaluation: Evaluation, network: Module) -> None:
         """Save the weights of *network* if *evaluation* is the best so far; NaN never is."""
-        if not evaluation.better_than(self.evaluation):
+        best = None if self.evaluation is None else _selected_by(self.evaluation)
+        if not _selected_by(evaluation).better_than(best):
             return
         metrics = {name: float(value) for name, value in evaluation.metrics.items()}
         saved = {
             "metrics": metrics,
             "primary": evaluation.primary,
             "higher_is_better": evaluation.higher_is_better,
+            "selection_loss": evaluation.selection_loss,
             "network": network.state_dict(),
         }
         content, hashed = tensor_bytes(saved)
@@ -116,6 +119,14 @@ class BestEpoch:
         if not isinstance(problem, BestEpochError):
             problem = BestEpochError(self._path, str(problem))
         self._on_damage(problem)
+
+
+def _selected_by(evaluation: Evaluation) -> Evaluation:
+    """The metric that compares epochs, as the primary one of an evaluation."""
+    loss = evaluation.selection_loss
+    if loss is None:
+        return evaluation
+    return Evaluation(metrics={"loss": loss}, primary="loss", higher_is_better=False)
 
 
 def _first_line(content: FileHash) -> bytes:

@@ -31,8 +31,8 @@ class TrainingEnv:
             blocking; called on rank 0 only.
         observe_round: Function that is told, on rank 0, of each round that the job has generated
             after its warm-up, and of the steps attempted so far. It must not affect the training.
-        best_epoch: File of the weights of the epoch with the best evaluation after the warm-up;
-            None keeps none. The model is left as the last epoch made it.
+        best_epoch: File for the weights of the best epoch, if the job keeps them; at the end the
+            model has these weights. None leaves the model as the last epoch made it.
     """
 
     device: torch.device

@@ -35,7 +35,8 @@ class EpochEvaluations:
         emit: Function that receives the events.
 
     Attributes:
-        last: The last evaluation; None before the first.
+        last: The last evaluation; after `restore_best` that of the best epoch; None before the
+            first.
     """
 
     def __init__(
@@ -70,6 +71,14 @@ class EpochEvaluations:
         self.last = self._ranks.broadcast(self.last)
         if self.last is not None and self._trained_beyond_warm_up():
             self._early_stop.note(self.last, self._progress.epoch)
+
+    def restore_best(self) -> None:
+        """Give rank 0's model the weights of the best epoch, if they are kept and undamaged."""
+        if self._best_epoch is None or not self._ranks.is_rank_zero:
+            return
+        best, last = self._best_epoch.restore(self._model.plain), self.last
+        if best is not None and (last is None or best.primary == last.primary):
+            self.last = best  # an earlier release kept the selection loss alone
 
     def _evaluate_plain(self, model: Module) -> Evaluation:
         forward = PrecisionForward(model, self._device, Precision.FP32)

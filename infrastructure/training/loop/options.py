@@ -38,7 +38,8 @@ class TrainingResult:
 
     Attributes:
         outcome: ``done``, or ``stopped``, with a checkpoint written unless a notice says otherwise.
-        evaluation: Evaluation of the last epoch; None if training stopped before an epoch ended.
+        evaluation: Evaluation of the model as it is left, after the last epoch or, if it is kept,
+            the best one; None if training stopped before an epoch ended.
         steps: Optimizer steps in all attempts of the run, including skipped steps.
         epochs: Number of finished epochs; fewer than the job's if its `patience` ended the
             training.

@@ -27,7 +27,7 @@ from infrastructure.training.loop.telemetry import TelemetryObserver
 from infrastructure.training.loop.training import StepObserver, Training
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
-from infrastructure.training.rounds import first_batches, kind_of
+from infrastructure.training.rounds import JobKind, first_batches, kind_of
 
 
 def prepare(job: Job, env: TrainingEnv) -> Training:
@@ -69,7 +69,6 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
         emit=env.emit,
     )
     progress.resume()
-    best_epoch = _best_epoch(env)
     evaluations = EpochEvaluations(
         job=job,
         model=model,
@@ -79,7 +78,7 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
         first_batch=first_batch,
         progress=progress,
         early_stop=early_stop,
-        best_epoch=best_epoch,
+        best_epoch=_best_epoch(kind, env),
         emit=env.emit,
     )
     profile_folder = env.folder.parent / "profile"
@@ -107,7 +106,6 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
         progress=progress,
         early_stop=early_stop,
         evaluations=evaluations,
-        best_epoch=best_epoch,
         reporter=StatsReporter(trainer, report, options.stats_interval_steps),
         divergence=DivergenceHandler(trainer, checkpoints, env.emit),
         telemetry=telemetry,
@@ -128,12 +126,15 @@ def _with_kept_modules(job: Job, env: TrainingEnv, ranks: Ranks) -> Job:
     return job
 
 
-def _best_epoch(env: TrainingEnv) -> BestEpoch | None:
+def _best_epoch(kind: JobKind, env: TrainingEnv) -> BestEpoch | None:
+    if env.best_epoch is None or not kind.keeps_best_epoch:
+        return None
+
     def warn(error: BestEpochError) -> None:
         consequence = "the best epoch is chosen among those trained from now on"
         env.emit(Notice.warning("best_epoch_damaged", error, consequence=consequence))
 
-    return None if env.best_epoch is None else BestEpoch(env.best_epoch, warn)
+    return BestEpoch(env.best_epoch, warn)
 
 
 def _observers(

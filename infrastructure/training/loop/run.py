@@ -51,6 +51,7 @@ def run(training: Training) -> TrainingResult:
         training.divergence.require_progress()
         if training.evaluations.last is None:  # the run was resumed after its last epoch
             evaluate(training)
+        training.evaluations.restore_best()
     return TrainingResult(
         outcome="stopped" if training.stopped else "done",
         evaluation=training.evaluations.last,

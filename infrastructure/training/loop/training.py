@@ -11,7 +11,6 @@ from torch import Tensor
 from infrastructure.agent_contract import Forward, Job
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import StepStats
-from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.diagnostics import StepProfile
 from infrastructure.training.distributed import Ranks
 from infrastructure.training.fp16_trainer import FP16Trainer
@@ -72,8 +71,7 @@ class Training:
         rounds: Source of the batches.
         progress: Position in the data; saves and restores checkpoints.
         early_stop: Whether evaluations have stopped improving.
-        evaluations: Evaluates after each epoch.
-        best_epoch: Weights of the best epoch; None where none are kept.
+        evaluations: Evaluates after each epoch, and keeps the best one.
         reporter: Reports statistics.
         divergence: Reacts to overflows at the floor and to losses that stay non-finite.
         telemetry: Measures lost updates; None if it is off.
@@ -96,7 +94,6 @@ class Training:
     progress: SavedProgress
     early_stop: EarlyStop
     evaluations: EpochEvaluations
-    best_epoch: BestEpoch | None
     reporter: StatsReporter
     divergence: DivergenceHandler
     telemetry: TelemetryObserver | None

@@ -145,6 +145,7 @@ class _Timer:
         own = replace(env, emit=self._on_event, commands=self._due_commands)
         training = prepare(job, own)
         trainer = training.trainer
+        clock.mark(training.evaluations, {"evaluate": EVALUATE})  # the best epoch is saved in it
         training.stepper = _TimedStepper(training.stepper, trainer, self)
         run(training)
         self._end_checkpoint()
@@ -183,7 +184,7 @@ class _Timer:
         """Evaluate as at the end of an epoch, if none has ended."""
         model = trainer.model.eval()
         forward = PrecisionForward(model, trainer.device, Precision.FP32)
-        with torch.no_grad(), forward.without_autocast():
+        with torch.no_grad(), forward.without_autocast(), self._clock.phase(EVALUATE):
             self._evaluate(forward)
         self.rest |= self._clock.take()
 
@@ -210,8 +211,8 @@ class _Timer:
         return _Batches(found, self._clock)
 
     def _evaluate(self, forward: Forward) -> Evaluation:
-        with self._clock.phase(EVALUATE, memory=True):
-            evaluation = self._job.evaluate(forward)
+        evaluation = self._job.evaluate(forward)
+        self._clock.record_memory(EVALUATE)
         self.evaluations.append(evaluation)
         return evaluation
 

@@ -38,8 +38,7 @@ class JobKind(Protocol):
             cannot be done.
         rounds: Rounds of the whole training that generate batches, the warm-up's among them.
         warm_up_rounds: How many of them train on demonstrations.
-        keeps_best_epoch: Whether the loop keeps the weights of the best epoch for publication; a
-            job of recorded data publishes its last epoch, or keeps others by itself.
+        keeps_best_epoch: Whether the weights of the best epoch are published, not the last ones.
     """
 
     roles: tuple[Role, ...]
@@ -79,10 +78,9 @@ class RecordedKind:
     role_preset: str | None = None
     log_probs: LogProbFunctions | None = None
     rounds = warm_up_rounds = 0
-    keeps_best_epoch = False
 
     def __init__(self, job: TrainingJob) -> None:
-        self._job = job
+        self._job, self.keeps_best_epoch = job, job.keep_best_epoch
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
         """One round for each epoch."""

@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from infrastructure.agent_contract import Evaluation, Forward, TrainingJob
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.trajectories.encoding import TargetCodec
 from infrastructure.trajectories.encoding.features import split_rows
 from infrastructure.world_model.distributions import TargetDistributions, predictive_distributions
@@ -64,17 +63,15 @@ def training_job(
     data: TrainingData,
     network: Module,
     plan: TrainingPlan,
-    best: BestEpoch,
     loss: Callable[[Forward, Batch], Tensor] = ensemble_loss,
 ) -> TrainingJob:
     """Build the job that trains *network* on the training groups of *data*.
 
     Each epoch ends with an evaluation on two other sets of groups: the calibration groups decide
-    which epoch's weights *best* keeps, and the test groups give the reported metrics.
+    which epoch's weights are kept, and the test groups give the reported metrics.
 
     Args:
         network: Network that maps ``Features.inputs`` to the raw outputs of its heads.
-        best: Store of the weights of the best epoch.
         loss: Function of forward and batch that returns a float32 scalar.
     """
     batch_size = min(plan.batch_size, len(data.train.features))
@@ -89,9 +86,10 @@ def training_job(
         optimizer=partial(AdamW, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True),
         batches=stream.epoch,
         loss=loss,
-        evaluate=_EpochEvaluation(data, network, plan.device, best),
+        evaluate=_EpochEvaluation(data, plan.device),
         epochs=plan.epochs,
         patience=plan.patience,
+        keep_best_epoch=True,
         scheduler=partial(_CosineDecay, steps=plan.epochs * plan.steps_per_epoch),
     )
 
@@ -182,8 +180,8 @@ class EpochBatches:
 class _EpochEvaluation:
     """Evaluates the network after an epoch, without calibrating its uncertainty."""
 
-    def __init__(self, data: TrainingData, network: Module, device: str, best: BestEpoch) -> None:
-        self._data, self._network, self._best = data, network, best
+    def __init__(self, data: TrainingData, device: str) -> None:
+        self._data = data
         self._calibration = _HeldOut(data.calibration, data.codec, device)
         self._test = _HeldOut(data.test, data.codec, device)
         self._base = base_rate_scores(data.test.outcomes, data.codec)
@@ -191,8 +189,6 @@ class _EpochEvaluation:
     def __call__(self, forward: Forward) -> Evaluation:
         data = self._data
         loss = selection_loss(self._calibration.predict(forward), data.calibration, data.codec)
-        chosen_by = Evaluation(metrics={"loss": loss}, primary="loss", higher_is_better=False)
-        self._best.save_if_better(chosen_by, self._network)
         predicted = self._test.predict(forward)
         metrics = measure(predicted, data.test.outcomes, data.codec, self._base)
         return Evaluation(

@@ -31,7 +31,6 @@ from infrastructure.agent_contract import (
     Transition,
 )
 from infrastructure.files import write_atomically
-from infrastructure.training.checkpoints import BestEpoch
 
 TRANSITIONS = 48
 EPOCHS, BATCHES = 3, 30
@@ -162,12 +161,6 @@ ACTIONS = {
 }
 
 
-def _best_epoch(context: RunContext) -> BestEpoch:
-    """Keeps the best epoch's weights; a damaged file is passed over, as world models do."""
-    path = context.run_folder / "best-epoch.pt"
-    return BestEpoch(path, lambda error: print(f"best epoch passed over: {error}"))
-
-
 class TortureAgent:
     """Learns a line, with dropout, so that every random number counts."""
 
@@ -205,7 +198,6 @@ class TortureAgent:
         model = torch.nn.Sequential(
             torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1)
         )
-        best = _best_epoch(context)
 
         def batches(epoch: int):
             generator = torch.Generator().manual_seed(epoch)
@@ -221,9 +213,7 @@ class TortureAgent:
         def evaluate(forward) -> Evaluation:
             self._plan.reach("evaluate", 0)
             error = (forward(inputs) - outputs).square().mean()
-            found = Evaluation(metrics={"mse": float(error)}, primary="mse", higher_is_better=False)
-            best.save_if_better(found, model)
-            return found
+            return Evaluation(metrics={"mse": float(error)}, primary="mse", higher_is_better=False)
 
         return TrainingJob(
             model=model,
@@ -232,11 +222,11 @@ class TortureAgent:
             loss=loss,
             evaluate=evaluate,
             epochs=EPOCHS,
+            keep_best_epoch=True,
         )
 
     def publish(self, context: RunContext, model, report: EvaluationReport) -> Publication:
         self._plan.reach("publish", 0)
-        _best_epoch(context).restore(model)
         digest = hashlib.sha256()
         for name, tensor in sorted(model.state_dict().items()):
             digest.update(name.encode() + tensor.numpy().tobytes())

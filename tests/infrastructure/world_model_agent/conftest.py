@@ -10,7 +10,7 @@ from infrastructure.agent_contract import EvaluationReport, Publication
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
-from infrastructure.events.event import Evaluated, StepStats
+from infrastructure.events.event import Evaluated, Notice, StepStats
 from infrastructure.events.precision_state import PrecisionName
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
@@ -119,6 +119,8 @@ def _run(
     def emit(event):
         if isinstance(event, Evaluated):
             epochs.append(event)
+        elif isinstance(event, Notice):
+            context.logger.lines.append((event.event, event.fields))
         elif isinstance(event, StepStats):
             assert event.precision == precision
 
@@ -136,6 +138,7 @@ def _run(
         folder=Path(context.run_folder) / "checkpoints",
         emit=emit,
         commands=commands,
+        best_epoch=Path(context.run_folder) / "best-epoch.pt",
     )
     if result.outcome == "stopped":
         return None

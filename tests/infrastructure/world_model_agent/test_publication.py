@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from genesis_fp16.plugins.model_versions import keep_unrecorded, put_back, read_versions
-from infrastructure.agent_contract import EvaluationReport
-from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.world_model import EnsembleNetwork, WorldModel
 from infrastructure.world_model.fitting import prepare_training_data
 from infrastructure.world_model_agent.prior import Prior, build_prior
@@ -192,24 +190,30 @@ def test_a_prior_without_a_finite_likelihood_is_replaced(
 
 
 def test_the_gate_gets_the_best_epoch(repair_agent, make_context, run_once):
-    class Keeping(repair_agent):
-        def build_model(self, shape):
-            self.network = super().build_model(shape)
-            return self.network
+    class Recording(repair_agent):
+        def build_job(self, context, transitions):
+            job = super().build_job(context, transitions)
+            self.epochs_seen = []
 
-    agent, context = Keeping(shuffled=True), make_context()  # without signal, the last is worst
-    agent.publish = lambda context, model, report: report
+            def evaluate(forward):
+                evaluation = job.evaluate(forward)
+                weights = {name: each.clone() for name, each in job.model.state_dict().items()}
+                self.epochs_seen.append((evaluation, weights))
+                return evaluation
+
+            return replace(job, evaluate=evaluate)
+
+        def publish(self, context, model, report):
+            self.published, self.report = model.state_dict(), report
+            return super().publish(context, model, report)
+
+    agent, context = Recording(shuffled=True), make_context()  # without signal, the last is worst
     run_once(agent, context)
-    last = {name: tensor.clone() for name, tensor in agent.network.state_dict().items()}
-    Keeping.publish(
-        agent, context, agent.network, EvaluationReport(evaluation=None, steps=0, epochs=0)
-    )
-    published = agent.network.state_dict()
-    kept = Keeping().build_job(context, list(agent.collect(context))).model
-    BestEpoch(context.run_folder / "best-epoch.pt").restore(kept)
-    best = kept.state_dict()
-    assert all(torch.equal(published[name], best[name]) for name in best)
-    assert not all(torch.equal(published[name], last[name]) for name in last)
+    evaluation, best = min(agent.epochs_seen, key=lambda each: each[0].selection_loss)
+    last = agent.epochs_seen[-1][1]
+    assert agent.report.evaluation == evaluation
+    assert all(torch.equal(agent.published[name], best[name]) for name in best)
+    assert not all(torch.equal(agent.published[name], last[name]) for name in last)
 
 
 def damage(path: Path, how: str) -> None:
@@ -254,12 +258,7 @@ def test_a_damaged_best_epoch_is_replaced_with_one_notice(
 def test_a_best_epoch_damaged_at_the_end_costs_only_itself(repair_agent, make_context, run_once):
     agent, context = repair_agent(groups=30), make_context()
     agent.training_steps, agent.epochs = 20, 2
-    publish = agent.publish
-
-    def publish_late(*arguments):
-        damage(context.run_folder / "best-epoch.pt", "bit")
-        return publish(*arguments)
-
-    agent.publish = publish_late
+    assert run_once(agent, context) is not None
+    damage(context.run_folder / "best-epoch.pt", "bit")
     assert run_once(agent, context) is not None
     assert [event for event, _ in context.logger.lines].count("best_epoch_damaged") == 1

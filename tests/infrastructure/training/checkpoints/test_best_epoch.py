@@ -109,3 +109,34 @@ def test_no_flipped_bit_and_no_cut_reaches_the_network(tmp_path_factory, data):
     BestEpoch(path, problems.append).restore(network)
     assert network.weight.tolist() == [[5.0, 5.0]]
     assert len(problems) == 1
+
+
+def _selected(loss):
+    """An evaluation whose primary metric would choose otherwise than its selection loss."""
+    return Evaluation(
+        metrics={"skill": loss}, primary="skill", higher_is_better=True, selection_loss=loss
+    )
+
+
+def test_the_selection_loss_compares_epochs_if_there_is_one(tmp_path):
+    best, network = BestEpoch(tmp_path / "best.pt"), _network(0)
+    for loss in (2.0, 1.0, 3.0, float("nan")):
+        best.save_if_better(_selected(loss), _network(loss))
+    resumed = BestEpoch(tmp_path / "best.pt")
+    resumed.save_if_better(_selected(1.5), _network(1.5))
+    assert resumed.restore(network) == _selected(1.0)
+    assert network.weight.tolist() == [[1.0, 1.0]]
+
+
+def test_an_epoch_kept_by_an_earlier_release_is_compared_by_its_only_metric(tmp_path):
+    path = tmp_path / "best.pt"
+    saved = io.BytesIO()
+    torch.save({**LOSS, "network": _network(1).state_dict()}, saved)
+    digest = hashlib.sha256(saved.getvalue()).hexdigest()
+    path.write_bytes(digest.encode() + b"\n" + saved.getvalue())
+    best, network = BestEpoch(path), _network(0)
+    best.save_if_better(_selected(1.5), _network(1.5))
+    assert best.restore(network) == _loss(1.0)
+    best.save_if_better(_selected(0.5), _network(0.5))
+    assert best.restore(network) == _selected(0.5)
+    assert network.weight.tolist() == [[0.5, 0.5]]

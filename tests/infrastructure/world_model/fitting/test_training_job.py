@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.trajectories.encoding.features import Features
+from infrastructure.world_model.distributions import predictive_distributions
 from infrastructure.world_model.fitting import (
     DataPart,
     TrainingPlan,
     prepare_training_data,
     training_job,
 )
+from infrastructure.world_model.fitting.scoring import selection_loss
 from infrastructure.world_model.fitting.training_job import BatchStream
 from infrastructure.world_model.networks import (
     EnsembleNetwork,
@@ -31,19 +32,18 @@ def data(spec, record):
 
 
 @pytest.fixture
-def make_job(data, tmp_path):
+def make_job(data):
     shape = NetworkShape.of(data.encoder, data.codec)
     network = build_seeded(lambda shape: EnsembleNetwork(shape, members=2, hidden=4), shape, 0)
 
     def make(**plan):
-        best = BestEpoch(tmp_path / "best.pt")
-        return training_job(data, network, TrainingPlan(**plan), best), best
+        return training_job(data, network, TrainingPlan(**plan))
 
     return make
 
 
 def test_the_learning_rate_falls_along_a_cosine_to_a_hundredth(make_job):
-    job, _ = make_job(epochs=2, steps_per_epoch=50, learning_rate=1.0)
+    job = make_job(epochs=2, steps_per_epoch=50, learning_rate=1.0)
     optimizer = job.optimizer(job.model.parameters())
     scheduler = job.scheduler(optimizer)
     rates = []
@@ -58,26 +58,24 @@ def test_the_learning_rate_falls_along_a_cosine_to_a_hundredth(make_job):
 
 
 def test_a_batch_has_no_more_rows_than_there_are(make_job, data):
-    job, _ = make_job(epochs=1, steps_per_epoch=3, batch_size=1_000_000)
+    job = make_job(epochs=1, steps_per_epoch=3, batch_size=1_000_000)
     batches = list(job.batches(0))
     assert [len(batch["dense"]) for batch in batches] == [len(data.train.features)] * 3
 
 
-def test_an_evaluation_reports_the_test_groups_and_keeps_the_best_epoch(make_job):
-    job, best = make_job(epochs=1, steps_per_epoch=1)
+def test_an_evaluation_reports_the_test_groups_and_is_selected_by_the_calibration_groups(
+    make_job, data
+):
+    job = make_job(epochs=1, steps_per_epoch=1)
     evaluation = job.evaluate(job.model.eval())
     assert evaluation.metrics[evaluation.primary] == evaluation.metrics["nll_skill"]
     assert evaluation.higher_is_better
-    kept = best.evaluation
-    assert evaluation.selection_loss == kept.value  # of the calibration groups
-    saved = {name: tensor.clone() for name, tensor in job.model.state_dict().items()}
     with torch.no_grad():
-        for parameter in job.model.parameters():
-            parameter.mul_(50.0)
-    job.evaluate(job.model)
-    assert best.evaluation == kept
-    best.restore(job.model)
-    assert all(torch.equal(saved[name], job.model.state_dict()[name]) for name in saved)
+        raw = job.model(data.calibration.features.inputs())
+    predicted = predictive_distributions(raw, data.codec, len(data.calibration.features))
+    expected = selection_loss(predicted, data.calibration, data.codec)
+    assert evaluation.selection_loss == pytest.approx(expected)
+    assert job.keep_best_epoch
 
 
 def _stream(rows, batch_size, steps, seed=0):
@@ -138,7 +136,7 @@ def test_inputs_and_targets_stay_together_and_the_first_tensor_counts_samples():
 
 @pytest.mark.parametrize("rate", [0.002, torch.tensor(0.002)])
 def test_the_learning_rate_decays_as_with_lambda_lr(make_job, rate):
-    job, _ = make_job(epochs=2, steps_per_epoch=5)
+    job = make_job(epochs=2, steps_per_epoch=5)
     ours, theirs = (
         AdamW([torch.nn.Parameter(torch.zeros(1))], lr=copy.copy(rate), fused=True)
         for _ in range(2)

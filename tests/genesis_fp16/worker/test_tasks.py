@@ -11,7 +11,6 @@ import torch
 
 from genesis_fp16.domain.run import EXIT_CODES
 from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
-from genesis_fp16.worker.attempt_runner import AttemptRunner
 from genesis_fp16.worker.channel import CommandInbox
 from genesis_fp16.worker.outcome import run_attempt
 from infrastructure.events import EventTail, EventWriter, PrecisionState
@@ -51,7 +50,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt
             settings={"fault": fault},
         ).model_copy(update=changes)
         with EventWriter(spec.events_path) as events:
-            return run_attempt(AttemptRunner(spec, events, CommandInbox(events)), spec)
+            return run_attempt(spec, events, CommandInbox(events))
 
     yield run
     torch.set_num_threads(threads)
