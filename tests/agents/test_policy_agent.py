@@ -18,7 +18,7 @@ from infrastructure.agent_contract import Evaluation, EvaluationReport, RunConte
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.training import Precision
 from infrastructure.training.precision import PrecisionForward
-from infrastructure.training.rounds.first_batches import untrained_roles
+from infrastructure.training.rounds.kinds import untrained_roles
 
 pytestmark = pytest.mark.process  # trains for seconds
 

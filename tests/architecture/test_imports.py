@@ -121,3 +121,20 @@ def test_kinds_of_job_answer_questions_instead_of_being_asked(files: Files, root
     }
     found = {path: count for path, count in asked.items() if count}
     assert found == {"genesis_fp16/worker/lab.py": 2, "infrastructure/training/rounds/kinds.py": 2}
+
+
+def test_one_module_of_the_loop_and_the_worker_decides_the_precision(
+    files: Files, root: Path
+) -> None:
+    """`FP16Trainer` applies `resolve` too, for callers without the loop."""
+    names = {"resolve", "RoleResolver", "AutoPrecision", "fp32_reason_of_device"}
+    loop = "infrastructure/training/loop/precision_decision.py"
+    users = {
+        str(path.relative_to(root))
+        for path in files(".py", below=OURS)
+        for module, _, _ in _uses(path, names)
+        if module.startswith("infrastructure.")
+        and path.relative_to(root).is_relative_to("infrastructure/training/loop")
+        | path.relative_to(root).is_relative_to("genesis_fp16/worker")
+    }
+    assert users == {loop}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from infrastructure.events import Command, PrecisionState, SaveCheckpoint, SetPrecision
+from infrastructure.events import Command, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import Notice, PrecisionChanged
 from infrastructure.training.loop.divergence import RestoreWeights
+from infrastructure.training.loop.precision_decision import DecidedPrecision
 from infrastructure.training.loop.training import Training
 from infrastructure.training.precision import PinnedPrecisionError
 
@@ -64,7 +65,7 @@ def _due_actions(training: Training) -> list[Command | RestoreWeights]:
 def _execute(training: Training, action: Command | RestoreWeights) -> None:
     progress, reporter = training.progress, training.reporter
     if isinstance(action, SetPrecision):
-        set_precision(training, action.state)
+        apply_precision(training, training.precision.decide(action.state))
     elif isinstance(action, SaveCheckpoint):
         begun = time.monotonic()
         progress.save_good_weights()
@@ -77,23 +78,22 @@ def _execute(training: Training, action: Command | RestoreWeights) -> None:
         _stop(training)
 
 
-def set_precision(training: Training, wish: PrecisionState) -> None:
-    """Decide on *wish*, put that in force and report it; if it cannot be, stop for a restart."""
+def apply_precision(training: Training, decided: DecidedPrecision) -> None:
+    """Put *decided* in force and report it; if the model cannot change, stop for a restart."""
     trainer, emit = training.trainer, training.env.emit
     training.reporter.report(training.progress.epoch)  # no window mixes two precisions
     try:
-        state = trainer.set_precision(training.precision.decide(wish))
+        trainer.set_precision(decided.state)
     except PinnedPrecisionError as error:
-        emit(Notice.warning("precision_needs_restart", error, reason=wish.reason))
+        emit(Notice.warning("precision_needs_restart", error, reason=decided.state.reason))
         _stop(training)
         return
     training.divergence.note_precision()
-    precisions, acknowledged = training.precision.of_roles(state)
-    training.rounds.set_precision(precisions)
+    training.rounds.set_precision(decided.roles)
     emit(
         PrecisionChanged(
             step=trainer.training_steps,
-            state=acknowledged,
+            state=decided.state,
             loss_scale=float(trainer.get_stats()["current_scale"]),
         )
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from infrastructure.agent_contract import Job
 from infrastructure.events import PrecisionState
 from infrastructure.events.role_precision import RolePrecisions
@@ -11,6 +13,19 @@ from infrastructure.training.loop.env import TrainingEnv
 from infrastructure.training.precision import resolve
 from infrastructure.training.precision.roles import RoleResolver
 from infrastructure.training.rounds import kind_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecidedPrecision:
+    """Precision that this job computes in on this device.
+
+    Attributes:
+        state: Requested, effective, the reason, and the types of every role of the job.
+        roles: The same types; FP32 for roles that the job does not have.
+    """
+
+    state: PrecisionState
+    roles: RolePrecisions
 
 
 class PrecisionDecision:
@@ -34,16 +49,13 @@ class PrecisionDecision:
             emit=env.emit,
         )
 
-    def decide(self, wish: PrecisionState) -> PrecisionState:
-        """The precision for *wish*; a decided one stays as it is. Every rank must call it.
+    def decide(self, wish: PrecisionState) -> DecidedPrecision:
+        """The precision for *wish*. Every rank must call it.
 
         Raises:
             RuntimeError, ValueError: See `preflight`.
         """
         chosen = self._roles.resolve(self._auto.resolve(wish))
-        return resolve(chosen, self._device, cpu_half=self._cpu_half)
-
-    def of_roles(self, state: PrecisionState) -> tuple[RolePrecisions, PrecisionState]:
-        """The precision of every role under *state*, and *state* with their types."""
-        precisions = self._roles.precisions(state)
-        return precisions, self._roles.acknowledge(state, precisions)
+        state = resolve(chosen, self._device, cpu_half=self._cpu_half)
+        roles = self._roles.precisions(state)
+        return DecidedPrecision(state=self._roles.acknowledge(state, roles), roles=roles)

@@ -46,11 +46,11 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     (first_batch,) = first_batches(job, device)
     precision = PrecisionDecision(job, env, ranks)
     first = precision.decide(env.precision)
-    compute = Precision(first.effective).compute
+    compute = Precision(first.state.effective).compute
     model = distribute(job.model, ranks, device, options.parallel, compute)
     optimizer = job.optimizer(model.model.parameters())
     config = replace(env.config, accumulate=job.accumulate, keep_fp32=job.keep_fp32)
-    trainer = FP16Trainer(model.model, optimizer, config, wish=first)
+    trainer = FP16Trainer(model.model, optimizer, config, wish=first.state)
     stepper = GraphedTrainer(trainer) if config.cuda_graph else trainer
     schedule = None
     if job.scheduler is not None:

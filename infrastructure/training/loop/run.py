@@ -14,10 +14,10 @@ from infrastructure.training.distributed import RankBatch
 from infrastructure.training.inputs import random_state, restore_random_state, to_device
 from infrastructure.training.loop.boundary import (
     after_step,
+    apply_precision,
     end_epoch,
     evaluate,
     execute_commands,
-    set_precision,
 )
 from infrastructure.training.loop.options import TrainingResult
 from infrastructure.training.loop.training import Training
@@ -31,7 +31,7 @@ def run(training: Training) -> TrainingResult:
     """
     trainer, progress = training.trainer, training.progress
     try:
-        set_precision(training, training.first)
+        apply_precision(training, training.first)
         shares = _begin_round(training) if _has_epochs_left(training) else None
         while shares is not None and not training.stopped:
             share = next(shares, None)

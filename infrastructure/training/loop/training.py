@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 from torch import Tensor
 
 from infrastructure.agent_contract import Forward, Job
-from infrastructure.events import PrecisionState
 from infrastructure.events.event import StepStats
 from infrastructure.training.diagnostics import StepProfile
 from infrastructure.training.distributed import Ranks
@@ -19,7 +18,7 @@ from infrastructure.training.loop.early_stop import EarlyStop
 from infrastructure.training.loop.env import TrainingEnv
 from infrastructure.training.loop.evaluations import EpochEvaluations
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
-from infrastructure.training.loop.precision_decision import PrecisionDecision
+from infrastructure.training.loop.precision_decision import DecidedPrecision, PrecisionDecision
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.loop.telemetry import TelemetryObserver
@@ -65,7 +64,7 @@ class Training:
         trainer: Trainer of the job's model.
         stepper: What takes the steps: the trainer, or a wrapper of it. May be replaced before the
             training is run.
-        first: Precision to begin with, decided.
+        first: Precision to begin with.
         precision: Decides every later precision.
         schedule: Learning-rate schedule, or None.
         rounds: Source of the batches.
@@ -87,7 +86,7 @@ class Training:
     ranks: Ranks
     trainer: FP16Trainer
     stepper: Stepper
-    first: PrecisionState
+    first: DecidedPrecision
     precision: PrecisionDecision
     schedule: LearningRateSchedule | None
     rounds: Rounds

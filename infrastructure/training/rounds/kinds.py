@@ -150,13 +150,8 @@ class OnPolicyKind:
         return chain.from_iterable(self.generate_untrained(n, model, device) for n in rounds)
 
     def generate_untrained(self, round_: int, model: Module, device: torch.device) -> list[Batch]:
-        """See `JobKind`; all roles have the weights of *model*, as before the first step."""
-        roles = Roles(
-            rollout=RoleForward(model, device, FP32),
-            policy=PrecisionForward(model, device, Precision.FP32),
-            reference=RoleForward(model, device, FP32) if self._job.reference else None,
-            device=str(device),
-        )
+        """See `JobKind`."""
+        roles = untrained_roles(self._job, model, device)
         training = model.training
         model.eval()
         try:
@@ -182,6 +177,16 @@ class OnPolicyKind:
         """Those that the job computes."""
         compute = self._job.round_metrics
         return {} if compute is None else compute(batches)
+
+
+def untrained_roles(job: OnPolicyJob, model: Module, device: torch.device) -> Roles:
+    """Roles that all compute with the weights of *model* in FP32, as before the first step."""
+    return Roles(
+        rollout=RoleForward(model, device, FP32),
+        policy=PrecisionForward(model, device, Precision.FP32),
+        reference=RoleForward(model, device, FP32) if job.reference else None,
+        device=str(device),
+    )
 
 
 def kind_of(job: Job) -> JobKind:

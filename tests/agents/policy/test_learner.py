@@ -30,7 +30,7 @@ from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.rounds import first_batches
-from infrastructure.training.rounds.first_batches import untrained_roles
+from infrastructure.training.rounds.kinds import untrained_roles
 
 pytestmark = pytest.mark.process  # trains for seconds
 

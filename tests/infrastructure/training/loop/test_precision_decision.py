@@ -1,0 +1,54 @@
+"""One place decides on a training's precision: nothing after it decides otherwise."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from infrastructure.events import PrecisionState, Role
+from infrastructure.training import FP16Trainer, FP16TrainingConfig
+from infrastructure.training.distributed import Ranks
+from infrastructure.training.loop import LoopOptions, TrainingEnv
+from infrastructure.training.loop.precision_decision import PrecisionDecision
+from infrastructure.training.precision import resolve
+from tests.infrastructure.training.bandit import Bandit
+
+CPU = torch.device("cpu")
+WISHES = ("fp32", "fp16", "bf16")
+ROLES = {Role.POLICY: "fp32/fp16/fp32", Role.ROLLOUT: "bf16/bf16/fp32"}
+
+
+def decision(job, folder: Path, config: FP16TrainingConfig) -> PrecisionDecision:
+    env = TrainingEnv(
+        device=CPU,
+        precision=PrecisionState(requested="fp32", effective="fp32", reason="default"),
+        config=config,
+        options=LoopOptions(seed=0),
+        folder=folder,
+        emit=lambda _event: None,
+        commands=tuple,
+    )
+    return PrecisionDecision(job, env, Ranks())
+
+
+@pytest.mark.parametrize(
+    ("wish", "cpu_half", "kind", "roles"),
+    list(product(WISHES, (True, False), ("recorded", "on-policy"), ({}, ROLES))),
+)
+def test_the_trainer_takes_what_was_decided(
+    make_job, tmp_path: Path, wish: str, cpu_half: bool, kind: str, roles: dict[Role, str]
+):
+    job = make_job() if kind == "recorded" else Bandit().job
+    config = FP16TrainingConfig(cpu_half=cpu_half)
+    wished = PrecisionState(requested=wish, effective=wish, reason="operator", roles=roles)
+    decided = decision(job, tmp_path, config).decide(wished)
+    assert decided.state.effective == (wish if cpu_half else "fp32")
+    assert resolve(decided.state, CPU, cpu_half=cpu_half) == decided.state
+    trainer = FP16Trainer(job.model, job.optimizer(job.model.parameters()), config)
+    assert trainer.set_precision(decided.state) == decided.state
+    assert trainer.precision_state == decided.state
+    shown = {role: str(types) for role, types in decided.roles.items()}
+    assert {role: shown[role] for role in decided.state.roles} == dict(decided.state.roles)
