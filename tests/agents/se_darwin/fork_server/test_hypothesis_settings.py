@@ -62,6 +62,7 @@ def test_class_methods_are_limited_too() -> None:
 
     class TestNumbers:
         @classmethod
+        @settings(max_examples=500, database=None)  # the profile of `make quick` has fewer than 25
         @given(st.integers())
         def run(cls, number: int) -> None:
             seen.append(number)
