@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import os
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,11 +23,13 @@ from genesis_fp16.plugins.commands import (
     PluginCommand,
     load_command,
     plugin_commands,
+    summarize_command,
 )
 from genesis_fp16.plugins.loading import PluginRefusedError, plugin_code
 from genesis_fp16.settings import load_settings
 from genesis_fp16.system.signals import Signals
 from infrastructure.agent_contract.command import CommandContext, InstalledAgent
+from infrastructure.events.plain_text import plain
 
 _JSON_PARAMETER = "genesis_fp16_json"
 _CONTEXT_KEY = "genesis_fp16.command_context"
@@ -35,6 +38,7 @@ _RUN_NOTHING_WHEN_CALLED = (
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
+_LONGEST_HELP = 200  # characters
 _LONGEST_TYPO = 100
 
 
@@ -74,10 +78,17 @@ class _PluginCommand(TyperCommand):
     """Stands for a plugin's command until it is called."""
 
     def __init__(self, found: PluginCommand) -> None:
-        source = f"{found.point.distribution} {found.point.version}"
-        problem = ", cannot be used: see genesis-fp16 doctor" if found.problem else ""
-        super().__init__(name=found.point.name, short_help=f"Command of {source}{problem}.")
+        super().__init__(name=found.point.name)
         self._found = found
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The line for ``--help``: the command's own, or which distribution it comes from."""
+        point = self._found.point
+        source = f"Command of {point.distribution} {point.version}"
+        if self._found.problem:
+            return f"{source}, cannot be used: see genesis-fp16 doctor."
+        own = plain(summarize_command(point), _LONGEST_HELP)
+        return textwrap.shorten(own, limit, placeholder="...") if own else f"{source}."
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any

@@ -19,6 +19,10 @@ from infrastructure.events.plain_text import LONGEST
 EVENTS_READ_BYTES = 8 << 20  # of one attempt; of a longer file its newest quarter of that
 SHOWN = 20  # newest attempts, and newest changes of precision
 
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="Id of the run, or its number: AGENT#3 or '#3'.")
+]
+
 app = typer.Typer(help="Past and present runs, newest first.")
 
 
@@ -62,7 +66,7 @@ def list_runs(
 
 @app.command("show")
 def show_run(
-    run_id: str,
+    run_name: RunName,
     everything: Annotated[
         bool,
         typer.Option(
@@ -78,13 +82,13 @@ def show_run(
 
     settings = load_command_settings().location
     with open_existing_store(settings) as store:
-        run = find_run(store, run_id)
-        known = store.attempts(run_id) if store is not None else []
+        run = find_run(store, run_name)
+        known = store.attempts(run.id) if store is not None else []
     newest = known if everything else known[-SHOWN:]
     longest = math.inf if everything else EVENTS_READ_BYTES
     home = settings.home.absolute()
     attempts = [summarize_attempt(home, each, longest) for each in newest]
-    folder = home / "runs" / run_id
+    folder = home / "runs" / run.id
     answer = {
         **asdict(run),
         "folder_removed": describe_removal(folder, run.folder_removed) or None,
@@ -100,7 +104,7 @@ def show_run(
 
 @app.command("cancel")
 def cancel_run(
-    run_id: str,
+    run_name: RunName,
     reason: Annotated[str, typer.Option(help="Why; recorded in the audit trail.")] = "",
     as_json: JsonFlag = False,
 ) -> None:
@@ -110,11 +114,11 @@ def cancel_run(
 
     settings = load_command_settings().location
     with open_existing_store(settings) as store:
-        run = operator.cancel_run(store, run_id, actor=actor(), reason=reason)
+        run = operator.cancel_run(store, run_name, actor=actor(), reason=reason)
     if as_json:
-        print_json({"run": run_id, "cancel_requested": True})
+        print_json({"run": run.id, "cancel_requested": True})
     else:
-        typer.echo(f"{run_id} of {run.agent} will be cancelled; a daemon that serves does it now")
+        typer.echo(f"{run.id} of {run.agent} will be cancelled; a daemon that serves does it now")
 
 
 def _print_run(run: dict[str, Any], most_changes: int | None) -> None:

@@ -18,11 +18,13 @@ from genesis_fp16.domain.reason import one_line
 from genesis_fp16.domain.run import Run
 from genesis_fp16.guard.evidence import relevant_settings, write_evidence
 from genesis_fp16.plugins import agent_entry_points
+from genesis_fp16.runs.run_folder import RUN_NUMBER
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events.plain_text import plain
 
 _LONGEST_NAME = 80  # characters shown of a wrong one
+_MOST_CHOICES = 5  # runs of one number that are shown
 _RECENT_RUNS = 500
 
 
@@ -85,17 +87,34 @@ def check_agent(name: str, home: Path, store: Store | None = None) -> None:
     raise UnknownNameError(_no_agent(name, names, "installed" if store is None else "known"))
 
 
-def find_run(store: Store | None, run_id: str) -> Run:
-    """The run with this id.
+def find_run(store: Store | None, name: str) -> Run:
+    """The run with this id or number.
+
+    Args:
+        store: The store; None if there is none yet.
+        name: Id of the run; or ``#3``, the agent's third run, if one agent alone has so many; or
+            ``content#3``, which names the agent.
 
     Raises:
-        UnknownNameError: No run has it.
+        UnknownNameError: No run has it, or runs of several agents have this number.
     """
-    run = store.run(run_id) if store is not None else None
-    if run is None:
-        shown = plain(run_id, _LONGEST_NAME)
-        raise UnknownNameError(f"no run has the id {shown!r}: see genesis-fp16 runs")
-    return run
+    numbered = RUN_NUMBER.fullmatch(name)
+    if store is None:
+        found = []
+    elif numbered is not None:
+        found = store.numbered_runs(int(numbered[2]), numbered[1])
+    else:
+        found = [run for run in [store.run(name)] if run is not None]
+    if len(found) > 1:
+        choices = ", ".join(f"{run.agent}#{run.number}" for run in found[:_MOST_CHOICES])
+        more = ", ..." if len(found) > _MOST_CHOICES else ""
+        raise UnknownNameError(
+            f"{len(found)} agents have a run {name}: name the agent too: {choices}{more}"
+        )
+    if not found:
+        shown, what = plain(name, _LONGEST_NAME), "number" if numbered else "id"
+        raise UnknownNameError(f"no run has the {what} {shown!r}: see genesis-fp16 runs")
+    return found[0]
 
 
 def request_run(settings: Settings, store: Store, agent: str, *, actor: str, reason: str) -> Run:
@@ -114,16 +133,19 @@ def request_run(settings: Settings, store: Store, agent: str, *, actor: str, rea
     return store.enqueue(agent, first_seed=settings.seed, actor=actor, reason=reason)
 
 
-def cancel_run(store: Store | None, run_id: str, *, actor: str, reason: str) -> Run:
+def cancel_run(store: Store | None, name: str, *, actor: str, reason: str) -> Run:
     """Ask the daemon to cancel the run; audited. One that trains writes a checkpoint and stops.
 
     Raises:
-        UnknownNameError: No run has this id.
+        UnknownNameError: See `find_run`.
         RunEndedError: It has ended.
     """
-    run = find_run(store, run_id)
-    if store is None or not store.request_cancel(run_id, actor=actor, reason=reason):
-        raise RunEndedError(f"{run_id} has ended already: it {run.state}")
+    run = find_run(store, name)
+    if store is None or not store.request_cancel(run.id, actor=actor, reason=reason):
+        raise RunEndedError(
+            f"{run.id} cannot be cancelled: it has ended with the state {run.state}; "
+            f"see genesis-fp16 runs show {run.id}"
+        )
     return run
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.plugins.discovery import (
@@ -70,6 +72,32 @@ def load_command(command: PluginCommand) -> object:
             raise KeyboardInterrupt from None
         remedy = f"upgrade or uninstall {command.point.distribution}"
         raise CommandUnavailableError(command.point, f"{error}; {remedy}") from error
+
+
+def summarize_command(point: InstalledEntryPoint) -> str:
+    """First line of the docstring of a command's function; empty if it has none.
+
+    It is read from the source without importing it, because that would run the plugin's code.
+    """
+    module, _, function = point.target.partition(":")
+    package, *inner = module.split(".")
+    try:
+        spec = find_spec(package)
+        if spec is None:
+            return ""
+        folders = [Path(each).joinpath(*inner) for each in spec.submodule_search_locations or ()]
+        files = [each.with_suffix(".py") for each in folders] if inner else []
+        files += [each / "__init__.py" for each in folders]
+        if spec.origin is not None and not inner:
+            files.append(Path(spec.origin))
+        source = next((each for each in files if each.is_file()), None)
+        nodes = [] if source is None else ast.parse(source.read_bytes()).body
+    except (ImportError, OSError, SyntaxError, ValueError):
+        return ""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""
 
 
 def _problem(

@@ -11,10 +11,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.agent_contract.run_context import AT_START
 
 WEIGHTS_REMOVED = "weights-removed.txt"  # in the run's folder; holds the reason
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}")  # also the name of the run's folder
+RUN_NUMBER = re.compile(rf"({AGENT_NAME.pattern})?#([0-9]{{1,9}})")  # among those of an agent
 _WEIGHTS = re.compile(
     r"checkpoints(\.set-aside-\d+)?|best-epoch\.pt|\.best-epoch\.pt\..+|" + re.escape(AT_START)
 )

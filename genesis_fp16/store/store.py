@@ -180,6 +180,14 @@ class Store:
         found = self._read(self._as_runs, select(schema.runs).where(schema.runs.c.id == run_id))
         return found[0] if found else None
 
+    def numbered_runs(self, number: int, agent: str | None = None) -> list[Run]:
+        """The runs with this number, one for each agent that has it; or the one of *agent*."""
+        columns = schema.runs.c
+        query = select(schema.runs).where(columns.number == number).order_by(columns.agent)
+        return self._read(
+            self._as_runs, query if agent is None else query.where(columns.agent == agent)
+        )
+
     def runs(
         self,
         agent: str | None = None,

@@ -11,8 +11,9 @@ from starlette.requests import Request
 
 from genesis_fp16.api.access import Caller, caller_of
 from genesis_fp16.api.readings import Readings
+from genesis_fp16.daemon.operator import find_run
 from genesis_fp16.domain.reason import LONGEST_REASON, ReasonMissingError, one_line
-from genesis_fp16.runs.run_folder import RUN_ID
+from genesis_fp16.runs.run_folder import RUN_ID, RUN_NUMBER
 from infrastructure.agent_contract.agent import AGENT_NAME
 
 
@@ -33,9 +34,23 @@ CallerHere: TypeAlias = Annotated[Caller, Depends(caller_of)]
 AgentName: TypeAlias = Annotated[
     str, Path(pattern=f"^{AGENT_NAME.pattern}$", description="Name of an agent.")
 ]
-RunId: TypeAlias = Annotated[
-    str, Path(pattern=f"^{RUN_ID.pattern}$", description="Identity of a run.")
-]
+RUN_NAME = f"^({RUN_ID.pattern}|{RUN_NUMBER.pattern})$"
+_RUN = "Id of a run, or its number: AGENT#3, or #3 if one agent alone has it. Write # as %23."
+
+
+def run_id_of(
+    readings: ReadingsHere, run_id: Annotated[str, Path(pattern=RUN_NAME, description=_RUN)]
+) -> str:
+    """Id of the run that a path names by id or number.
+
+    Raises:
+        UnknownNameError: The number is not that of one run.
+    """
+    is_id = RUN_ID.fullmatch(run_id) is not None
+    return run_id if is_id else find_run(readings.store, run_id).id
+
+
+RunId: TypeAlias = Annotated[str, Depends(run_id_of)]
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=500, description="Most entries to return.")]
 
 
@@ -52,7 +67,7 @@ Reason: TypeAlias = Annotated[
     Field(
         max_length=LONGEST_REASON,
         description="Why; recorded in the audit trail.",
-        json_schema_extra={"minLength": 1, "pattern": r"\S"},
+        json_schema_extra={"minLength": 1, "pattern": r"[^\s\u0000-\u001f\u007f-\u009f\u00ad]"},
     ),
     AfterValidator(_not_blank),
 ]

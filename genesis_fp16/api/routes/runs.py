@@ -7,10 +7,16 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from genesis_fp16.api import views
-from genesis_fp16.api.routes.parameters import CallerHere, Change, Limit, ReadingsHere, RunId
+from genesis_fp16.api.routes.parameters import (
+    RUN_NAME,
+    CallerHere,
+    Change,
+    Limit,
+    ReadingsHere,
+    RunId,
+)
 from genesis_fp16.daemon import operator
 from genesis_fp16.domain.run import RunState
-from genesis_fp16.runs.run_folder import RUN_ID
 from infrastructure.agent_contract.agent import AGENT_NAME
 
 router = APIRouter(tags=["runs"])
@@ -23,7 +29,7 @@ def list_runs(
     state: Annotated[list[RunState] | None, Query(description="Only these; else all.")] = None,
     before: Annotated[
         str | None,
-        Query(pattern=f"^{RUN_ID.pattern}$", description="Go on after this run of a list."),
+        Query(pattern=RUN_NAME, description="Go on after this run of a list: its id or number."),
     ] = None,
     limit: Limit = 50,
 ) -> list[views.RunView]:

@@ -94,6 +94,7 @@ def test_the_guards_decision_and_its_evidence(api) -> None:
 
 def test_a_run_with_its_attempt(api, trained: str) -> None:
     run = api.get(f"/api/runs/{trained}")
+    assert api.get(f"/api/runs/se-darwin%23{run['number']}") == run
     [attempt] = run["attempts"]
     assert (run["state"], run["steps"], attempt["has_log"]) == ("running", 1000, True)
     assert attempt["events"] == {"precision_changed": 1, "step_stats": 100, "evaluated": 1}
@@ -167,6 +168,7 @@ def test_what_is_unknown_is_a_problem_with_a_remedy(api) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
     assert "did you mean se-darwin?" in answer.json()["detail"]
     assert api.ask("GET", "/api/runs/20260101T000000-00000000").status == 404
+    assert api.ask("GET", "/api/runs/se-darwin%2399999").status == 404
     assert api.ask("GET", "/api/agents/UPPER").status == 422
     assert api.ask("GET", "/nowhere").json()["detail"].startswith("nothing is at /nowhere")
     assert api.ask("DELETE", "/api/health").status == 405

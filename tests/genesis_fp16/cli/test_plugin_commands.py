@@ -71,12 +71,16 @@ def test_help_lists_commands_without_importing_them(
 ) -> None:
     witness = folder / "imported"
     install_command("watched", f"open({str(witness)!r}, 'w').close()\ndef command(): ...")
+    install_command("told", 'def command():\n    """Say hello.\n\n    Twice."""')
+    install_command("torn", "def command(:")
     install_command("twin", "", distribution="first")
     install_command("twin", "", distribution="second")
     shown = ask("--help").stdout
     assert re.search(r"^ +watched +Command of watched-plugin 1\.5\.$", shown, re.MULTILINE)
     assert re.search(r"^ +twin .* cannot be used", shown, re.MULTILINE)
-    assert re.search(r"^ +evolve +Command of genesis-fp16 ", shown, re.MULTILINE)
+    assert re.search(r"^ +told +Say hello\.$", shown, re.MULTILINE)
+    assert re.search(r"^ +torn +Command of torn-plugin 1\.5\.$", shown, re.MULTILINE)
+    assert re.search(r"^ +evolve +Repair FUNCTION of FILE: ", shown, re.MULTILINE)
     assert shown.count("twin") == 1
     assert not witness.exists()
     assert ask("watched").exit_code == 0

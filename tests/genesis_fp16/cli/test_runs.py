@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from genesis_fp16.daemon.operator import RunEndedError
+from genesis_fp16.daemon.operator import RunEndedError, UnknownNameError
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
 from genesis_fp16.settings import load_settings
@@ -83,9 +83,26 @@ def test_a_run_is_cancelled_once_and_by_name(ask: Ask, store: Store, run: Run) -
     assert found.cancel_requested
     ended = ask("runs", "cancel", run.id)
     assert isinstance(ended.exception, RunEndedError)
-    assert "has ended already: it failed" in str(ended.exception)
+    assert run.id in str(ended.exception)
+    assert "failed" in str(ended.exception)
     unknown = ask("runs", "cancel", "nobody")
     assert "no run has the id 'nobody'" in str(unknown.exception)
+
+
+def test_a_run_is_named_by_its_number(
+    ask: Ask, ask_json: Callable[..., object], store: Store, run: Run
+) -> None:
+    assert ask_json("runs", "show", "#1")["id"] == run.id
+    waiting = store.enqueue("b", first_seed=1)
+    assert ask_json("runs", "show", "b#1")["id"] == waiting.id
+    ambiguous = ask("runs", "show", "#1")
+    assert isinstance(ambiguous.exception, UnknownNameError)
+    assert "a#1, b#1" in str(ambiguous.exception)
+    for name in ("#2", "c#1", "#0"):
+        unknown = ask("runs", "show", name)
+        assert isinstance(unknown.exception, UnknownNameError)
+        assert repr(name) in str(unknown.exception)
+    assert ask_json("runs", "cancel", "b#1") == {"run": waiting.id, "cancel_requested": True}
 
 
 def test_run_is_shown_with_its_attempts_and_precision(
