@@ -1,11 +1,11 @@
 """A sweep: one training for each preset and seed, resumable after a kill, each cell compared.
 
-`SweepPlan` lists the cells; `run_sweep` trains those that have not ended, in worker processes.
+`SweepPlan` lists the cells; `run_sweep` trains those that have not ended, in a pool of processes.
 """
 
 from infrastructure.precision_lab.sweep.plan import Cell, ForeignFolderError, SweepPlan
+from infrastructure.precision_lab.sweep.pool import RefusedError
 from infrastructure.precision_lab.sweep.sweep import SweepResult, cells_to_run, run_sweep
-from infrastructure.precision_lab.sweep.workers import RefusedError
 
 __all__ = [
     "Cell",

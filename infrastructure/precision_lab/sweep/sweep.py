@@ -1,4 +1,4 @@
-"""Runs the cells of a sweep in worker processes; may be killed at any moment and repeated."""
+"""Runs the cells of a sweep in a pool of processes; may be killed at any moment and repeated."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from infrastructure.files import write_json
 from infrastructure.precision_lab.errors import LabError
@@ -23,8 +22,8 @@ from infrastructure.precision_lab.results import (
     ResultsError,
 )
 from infrastructure.precision_lab.sweep.plan import Cell, SweepPlan, has_ended, summary_of
+from infrastructure.precision_lab.sweep.pool import WorkerDiedError, WorkerPool
 from infrastructure.precision_lab.sweep.progress import Progress
-from infrastructure.precision_lab.sweep.workers import Worker, WorkerDiedError
 
 SWEEP_SUMMARY, LOG = "sweep_summary.json", "workers.log"
 _LOCK = ".lock"
@@ -102,118 +101,48 @@ def run_sweep(
         raise LabError(f"jobs must be at least 1, got {jobs}")
     plan.check_folder(output)
     with _locked(output) as lock:
-        manifest = plan.write_manifest(output, plan.check_folder(output))
-        summaries = {cell: summary_of(output, cell) for cell in plan.cells}
-        progress = Progress(plan.cells, plan.settings.updates, jobs, emit)
-        cells = []
-        for cell, summary in summaries.items():
-            if summary is not None and has_ended(summary, repeat_failed=repeat_failed):
-                progress.keep(cell, summary)
-            else:
-                cells.append(cell)
-        settings, seconds = plan.settings.as_dict(), plan.settings.timeout_seconds
-        workers = [
-            Worker(settings, output / LOG, lock, seconds) for _ in range(min(jobs, len(cells)))
-        ]
-        call = _Call(plan, output, manifest, summaries, progress)
-        return call.complete(cells, workers)
+        began = time.monotonic()
+        with closing(WorkerPool(jobs, plan.settings, output / LOG, lock)) as pool:
+            call = _Call(
+                plan, output, pool, Progress(plan.cells, plan.settings.updates, jobs, emit)
+            )
+            cells = call.keep_ended(repeat_failed=repeat_failed)
+            try:
+                pool.run(call.prepare, list(dict.fromkeys(cell.seed for cell in cells)))
+                pool.run(call.train, cells)
+            except KeyboardInterrupt:
+                pass  # its cells are marked
+            except Exception:
+                with suppress(OSError):  # it may be why the sweep ends
+                    call.write_summary(began)
+                raise
+        return call.write_summary(began)
 
 
 class _Call:
-    """One call of `run_sweep`."""
+    """One call of `run_sweep`; `prepare` and `train` run in the pool's threads."""
 
-    def __init__(
-        self,
-        plan: SweepPlan,
-        output: Path,
-        manifest: dict[str, Any],
-        summaries: dict[Cell, CellSummary | None],
-        progress: Progress,
-    ) -> None:
-        self._plan, self._output, self._manifest = plan, output, manifest
-        self._summaries, self._progress = summaries, progress
-        self._cells: list[Cell] = []  # to run
-        self._seeds: list[int] = []  # whose weights are to be prepared
-        self._prepared: set[int] = set()
-        self._running: dict[Cell, float] = {}  # since when
-        self._stopping = False
-        self._error: Exception | None = None
-        self._changed = threading.Condition()
+    def __init__(self, plan: SweepPlan, output: Path, pool: WorkerPool, progress: Progress) -> None:
+        self._plan, self._output, self._pool, self._progress = plan, output, pool, progress
+        self._manifest = plan.write_manifest(output, plan.check_folder(output))
+        self._summaries = {cell: summary_of(output, cell) for cell in plan.cells}
+        self._guard = threading.Lock()  # of the manifest
 
-    def complete(self, cells: list[Cell], workers: list[Worker]) -> SweepResult:
-        """Run *cells* in *workers*, a thread for each, until all have ended or one cannot."""
-        self._cells, self._seeds = cells, list(dict.fromkeys(cell.seed for cell in cells))
-        began, interrupted = time.monotonic(), False
-        threads = [threading.Thread(target=self._work, args=(each,)) for each in workers]
-        try:
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads) and self._error is None:
-                threads[0].join(_TICK_SECONDS)
-                time.sleep(_TICK_SECONDS)
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            self._stop(workers, threads)
-        if interrupted:
-            self._mark_interrupted()
-        result = SweepResult(
-            summaries=self._summaries, seconds=time.monotonic() - began, interrupted=interrupted
-        )
-        if self._error is not None and not interrupted:
-            with suppress(OSError):  # it may be why the sweep ends
-                self._write_summary(result)
-            raise self._error
-        self._write_summary(result)
-        return result
+    def keep_ended(self, *, repeat_failed: bool) -> list[Cell]:
+        """Count the cells that have ended as done; return the rest."""
+        cells = []
+        for cell, summary in self._summaries.items():
+            if summary is not None and has_ended(summary, repeat_failed=repeat_failed):
+                self._progress.keep(cell, summary)
+            else:
+                cells.append(cell)
+        return cells
 
-    def _stop(self, workers: list[Worker], threads: list[threading.Thread]) -> None:
-        with self._changed:
-            self._stopping = True
-            self._cells.clear()
-            self._seeds.clear()
-            self._changed.notify_all()
-        for worker in workers:
-            worker.stop()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
-        for worker in workers:
-            worker.wait()
-
-    def _work(self, worker: Worker) -> None:
-        """Take tasks until there are none."""
-        try:
-            while (task := self._next()) is not None:
-                if isinstance(task, Cell):
-                    self._run_cell(worker, task)
-                else:
-                    self._prepare(worker, task)
-        except Exception as error:
-            with self._changed:
-                if not self._stopping:
-                    self._error = self._error or error
-
-    def _next(self) -> Cell | int | None:
-        """A seed whose weights are to be prepared, or a cell, or None at the end."""
-        with self._changed:
-            while True:
-                if self._seeds:
-                    return self._seeds.pop(0)
-                for cell in self._cells:
-                    if cell.seed in self._prepared:
-                        self._cells.remove(cell)
-                        self._running[cell] = time.monotonic()
-                        return cell
-                if not self._cells:
-                    return None
-                self._changed.wait()
-
-    def _prepare(self, worker: Worker, seed: int) -> None:
+    def prepare(self, seed: int) -> None:
+        """Make the initial weights of a seed's cells, or check those that are there."""
         path = self._plan.weights_of(self._output, seed)
-        request = {"task": "prepare", "seed": seed, "weights": str(path)}
-        found = worker.ask(request)
-        with self._changed:
+        found = self._pool.ask({"seed": seed, "weights": str(path)})
+        with self._guard:
             known = self._manifest["initial_weights"].setdefault(str(seed), found)
             if known != found:
                 raise LabError(
@@ -221,54 +150,54 @@ class _Call:
                     "be compared with those that have ended: restore it, or choose another folder"
                 )
             self._plan.write_manifest(self._output, self._manifest)
-            self._prepared.add(seed)
-            self._changed.notify_all()
 
-    def _run_cell(self, worker: Worker, cell: Cell) -> None:
+    def train(self, cell: Cell) -> None:
+        """Run *cell*; write the summary that a process which has died could not write."""
         folder = CellFolder.of(self._output, cell.preset, cell.seed)
         request = {
-            "task": "cell",
             "preset": cell.preset,
             "seed": cell.seed,
             "folder": str(folder.path),
             "weights": str(self._plan.weights_of(self._output, cell.seed)),
             "initial_weights": self._manifest["initial_weights"][str(cell.seed)],
         }
+        began = time.monotonic()
         try:
-            worker.ask(request, lambda number: self._progress.step(cell, number))
+            self._pool.ask(request, lambda number: self._progress.step(cell, number))
         except WorkerDiedError as error:
-            if self._stopping:
+            stopped_by = self._pool.stopped_by
+            if stopped_by is None:
+                category, reason = self._cause_of_death(error)
+                folder.finish(self._unfinished(cell, began, category, reason))
+            elif not isinstance(stopped_by, KeyboardInterrupt):
                 raise
-            folder.finish(self._of_dead_worker(cell, folder, error))
-        summary = folder.summary()
+            elif folder.summary() is None:
+                reason = "interrupted by the user; it runs again in the next call"
+                folder.finish(self._unfinished(cell, began, INTERRUPTED, reason))
+        summary = self._summaries[cell] = folder.summary()
         if summary is None:
             raise RuntimeError(f"{folder.path}: the worker has written no summary")
-        with self._changed:
-            self._summaries[cell] = summary
-            del self._running[cell]
+        with self._guard:
             if summary.environment and not self._manifest["environment"]:
                 self._manifest["environment"] = dict(summary.environment)
                 self._plan.write_manifest(self._output, self._manifest)
-        self._progress.end(cell, summary)
+        if self._pool.stopped_by is None:
+            self._progress.end(cell, summary)
 
-    def _of_dead_worker(
-        self, cell: Cell, folder: CellFolder, error: WorkerDiedError
-    ) -> CellSummary:
-        kind, reason = FailureKind.UNKNOWN, str(error)
+    def _cause_of_death(self, error: WorkerDiedError) -> tuple[str, str]:
+        """Category and reason of a cell whose process has ended."""
         if error.timed_out:
-            kind = FailureKind.TIMEOUT
-            reason = f"no end after {self._plan.settings.timeout_seconds:.0f} s; killed"
-        elif error.out_of_memory:
-            kind = FailureKind.OUT_OF_MEMORY
-            reason += ": the kernel was killing processes for lack of memory"
-        return self._unfinished(cell, folder, kind.value, reason)
+            seconds = self._plan.settings.timeout_seconds
+            return FailureKind.TIMEOUT.value, f"no end after {seconds:.0f} s; killed"
+        if error.out_of_memory:
+            reason = f"{error}: the kernel was killing processes for lack of memory"
+            return FailureKind.OUT_OF_MEMORY.value, reason
+        return FailureKind.UNKNOWN.value, str(error)
 
-    def _unfinished(
-        self, cell: Cell, folder: CellFolder, category: str, reason: str
-    ) -> CellSummary:
+    def _unfinished(self, cell: Cell, began: float, category: str, reason: str) -> CellSummary:
         updates = 0
         with suppress(ResultsError):
-            updates = len(folder.steps())
+            updates = len(CellFolder.of(self._output, cell.preset, cell.seed).steps())
         return CellSummary(
             preset=cell.preset,
             seed=cell.seed,
@@ -276,20 +205,18 @@ class _Call:
             reason=reason,
             updates=updates,
             planned_updates=self._plan.settings.updates,
-            seconds=time.monotonic() - self._running[cell],
+            seconds=time.monotonic() - began,
             cpu_seconds=0.0,
             initial_weights=self._manifest["initial_weights"][str(cell.seed)],
         )
 
-    def _mark_interrupted(self) -> None:
-        for cell in list(self._running):
-            folder = CellFolder.of(self._output, cell.preset, cell.seed)
-            if folder.summary() is None:
-                reason = "interrupted by the user; it runs again in the next call"
-                folder.finish(self._unfinished(cell, folder, INTERRUPTED, reason))
-            self._summaries[cell] = folder.summary()
-
-    def _write_summary(self, result: SweepResult) -> None:
+    def write_summary(self, began: float) -> SweepResult:
+        """Write how the sweep stands, and return it."""
+        result = SweepResult(
+            summaries=self._summaries,
+            seconds=time.monotonic() - began,
+            interrupted=isinstance(self._pool.stopped_by, KeyboardInterrupt),
+        )
         cells = [
             {
                 "preset": cell.preset,
@@ -298,7 +225,7 @@ class _Call:
                 "reason": "" if summary is None else summary.reason,
                 "updates": 0 if summary is None else summary.updates,
             }
-            for cell, summary in result.summaries.items()
+            for cell, summary in self._summaries.items()
         ]
         content = {
             "interrupted": result.interrupted,
@@ -307,6 +234,7 @@ class _Call:
             "cells": cells,
         }
         write_json(self._output / SWEEP_SUMMARY, content)
+        return result
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import torch
 
@@ -22,6 +22,7 @@ from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.files import json_text
 from infrastructure.precision_lab.errors import LabError
 from infrastructure.precision_lab.ppo.settings import CellSettings
+from infrastructure.precision_lab.sweep.cell_run import CellTask, prepare_seed, run_cell
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
@@ -38,29 +39,18 @@ def serve(requests: TextIO, answers: TextIO) -> None:
     settings = CellSettings(**json.loads(lines.get()))
     while True:
         request = json.loads(lines.get())
+        weights, folder = Path(request.pop("weights")), request.pop("folder", None)
         try:
-            answer(done=_run(request, settings, answer))
+            if folder is None:
+                answer(done=prepare_seed(weights, settings, **request))
+            else:
+                task = CellTask(folder=Path(folder), weights=weights, **request)
+                summary = run_cell(task, settings, on_step=lambda number: answer(step=number))
+                answer(done=summary.category)
         except (LabError, MisconfiguredError) as error:
             answer(refused=str(error))
         except OSError as error:
             answer(refused=f"{error}; the cells that have ended are kept")
-
-
-def _run(request: dict[str, Any], settings: CellSettings, answer: Any) -> object:  # noqa: ANN401
-    from infrastructure.precision_lab.sweep.cell_run import CellTask, prepare_seed, run_cell
-
-    weights = Path(request["weights"])
-    if request["task"] == "prepare":
-        return prepare_seed(weights, settings, request["seed"])
-    task = CellTask(
-        preset=request["preset"],
-        seed=request["seed"],
-        folder=Path(request["folder"]),
-        weights=weights,
-        initial_weights=request["initial_weights"],
-    )
-    summary = run_cell(task, settings, on_step=lambda number: answer(step=number))
-    return summary.category
 
 
 def _read(requests: TextIO, lines: queue.SimpleQueue[str]) -> None:
