@@ -13,10 +13,10 @@ from pathlib import Path
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.worker.attempt import Phases
 from genesis_fp16.worker.channel import CommandInbox, configure_worker_logging
-from genesis_fp16.worker.compiler_import import defer_compiler_import
 from genesis_fp16.worker.tasks import do_task
 from infrastructure.events import EventWriter
 from infrastructure.events.event import Finished
+from infrastructure.torch_internals.compiler_import import defer_compiler_import
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -34,12 +34,12 @@ from genesis_fp16.worker.channel import (
     listen,
     take_stdin,
 )
-from genesis_fp16.worker.compiler_import import defer_compiler_import
 from genesis_fp16.worker.exit_report import drop_output_on_full_disk, exit_process
 from genesis_fp16.worker.outcome import run_attempt
 from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent
+from infrastructure.torch_internals.compiler_import import defer_compiler_import
 
 
 def main() -> None:

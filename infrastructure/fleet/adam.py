@@ -16,8 +16,8 @@ from torch.optim import Adam
 
 from infrastructure.fleet.agreement import elementwise_agrees
 from infrastructure.fleet.parameters import StackedParameters, own_storages
+from infrastructure.torch_internals.direct_step import CALLED, adam_kernel, is_observed
 from infrastructure.training import FP16Trainer
-from infrastructure.training.direct_step import adam_kernel, is_observed
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 _tensors_of = itemgetter(*_STATE)
@@ -152,7 +152,7 @@ class StackedAdam:
         last, same = None, list[int]()
         for row in rows:
             optimizer = self._optimizers[members[row]]
-            optimizer._opt_called = True  # type: ignore[attr-defined]  # for an LR scheduler
+            vars(optimizer)[CALLED] = True
             if (own := _hyperparameters(optimizer)) != last:  # quicker than to hash them
                 last, same = own, alike.setdefault(own, [])
             same.append(row)

@@ -10,9 +10,8 @@ from torch.nn import Module
 
 from infrastructure.fleet.forms import NotStackableError, StackedForm
 from infrastructure.fleet.sequential import SequentialForm
+from infrastructure.torch_internals.modules import has_hooks
 from infrastructure.training import FP16Trainer
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def not_stackable_reason(model: Module) -> str | None:
@@ -31,7 +30,7 @@ def stacked_form(model: Module) -> StackedForm:
         NotStackableError: It has none.
     """
     for name, module in model.named_modules(remove_duplicate=False):
-        if any(getattr(module, hooks) for hooks in _HOOKS) or "forward" in vars(module):
+        if has_hooks(module) or "forward" in vars(module):
             raise NotStackableError(f"module {name!r} has hooks or a replaced forward()")
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     if len(names) != len(list(model.parameters())):

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Module
 
+from infrastructure.torch_internals import functions_with_out
+
 _aten = torch.ops.aten
-_nn: Any = torch._C._nn  # its stubs lack `out`
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ ACTIVATIONS: Mapping[type[Module], _Activation] = {
         reads_output=True,
     ),
     nn.SiLU: _Activation(
-        lambda _, value, out: _nn.silu(value, out=out),
+        lambda _, value, out: functions_with_out.silu(value, out=out),
         lambda _, gradient, value, into: _aten.silu_backward.grad_input(
             gradient, value, grad_input=into
         ),
@@ -63,7 +64,9 @@ ACTIVATIONS: Mapping[type[Module], _Activation] = {
         reads_output=True,
     ),
     nn.GELU: _Activation(
-        lambda layer, value, out: _nn.gelu(value, approximate=layer.approximate, out=out),
+        lambda layer, value, out: functions_with_out.gelu(
+            value, approximate=layer.approximate, out=out
+        ),
         lambda layer, gradient, value, into: _aten.gelu_backward.grad_input(
             gradient, value, approximate=layer.approximate, grad_input=into
         ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from infrastructure.torch_internals import scale_update
 from infrastructure.training.config import FP16TrainingConfig
 
 _WIDEST = 32.0  # the interval stays within growth_interval times and divided by this
@@ -38,7 +39,7 @@ class LossScale:
             nonfinite_loss: float32 ``[]``, 1 where the loss is not finite, else 0.
         """
         self.tracker -= nonfinite_loss.int()  # the update below adds the one back
-        torch._amp_update_scale_(
+        scale_update.update_scale(
             self.scale,
             self.tracker,
             found_inf - nonfinite_loss,  # an overflow: the norm alone is not finite

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-_REGISTRIES = ("_modules", "_parameters", "_buffers")
+from infrastructure.torch_internals.modules import REGISTRIES
 
 
 class UncopyableModelError(RuntimeError):
@@ -47,7 +47,7 @@ def _find_place(model: Module) -> str:
     """The first attribute that cannot be copied alone, and its module."""
     kept = [*model.modules(), *model.parameters()]
     for name, module in model.named_modules():
-        attributes = {key: each for key, each in vars(module).items() if key not in _REGISTRIES}
+        attributes = {key: each for key, each in vars(module).items() if key not in REGISTRIES}
         for key, value in {**attributes, **dict(module.named_buffers(recurse=False))}.items():
             try:
                 copy.deepcopy(value, _kept(kept))

@@ -1,16 +1,13 @@
 """Unscale, clip and update: in one pass where torch's fused optimizers allow it.
 
-torch's fused optimizers divide each gradient by ``optimizer.grad_scale`` and leave parameters,
-moments and step count alone where ``optimizer.found_inf`` is 1 (``torch/optim/adamw.py`` and its
-siblings; `GradScaler.step` sets the same attributes). They are not documented, so a start-up
-check runs both cases on this torch and device.
+torch's fused optimizers unscale and skip by attributes that are not documented, so a start-up check
+runs both cases on this torch and device: see `infrastructure.torch_internals.fused_check`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any, cast
 
 import structlog
@@ -19,9 +16,12 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
+from infrastructure.torch_internals import gradient_norms
+from infrastructure.torch_internals.direct_step import direct_step, unobserved_step
+from infrastructure.torch_internals.fused_check import skips_and_unscales
+from infrastructure.torch_internals.guard import log_unavailable
 from infrastructure.training.adaptive_clip import AdaptiveClip
 from infrastructure.training.config import FP16TrainingConfig
-from infrastructure.training.direct_step import direct_step, is_observed, is_plain, plain_step
 
 _FUSED = (Adam, AdamW, SGD, Adagrad)
 
@@ -62,6 +62,7 @@ class OptimizerStep:
                 "closure"
             )
         self.fused_step_unavailable_reason: str | None = None
+        log_unavailable()
         self.choose_path()
         optimizer.register_load_state_dict_pre_hook(self._stay_fused)
         optimizer.register_load_state_dict_post_hook(lambda _: self.choose_path())
@@ -106,12 +107,7 @@ class OptimizerStep:
         if self.fused_step_unavailable_reason is not None:
             self._unscale_then_step(divisor, found_inf)
             return
-        optimizer = cast("Any", self._optimizer)
-        optimizer.grad_scale, optimizer.found_inf = divisor, found_inf
-        try:
-            direct_step(optimizer)
-        finally:
-            optimizer.grad_scale = optimizer.found_inf = None
+        direct_step(self._optimizer, divisor, found_inf)
 
     def _unscale_then_step(self, divisor: Tensor | None, found_inf: Tensor) -> None:
         if found_inf.item():  # the one device read
@@ -121,10 +117,7 @@ class OptimizerStep:
             for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(inverse)
-        if is_plain(self._optimizer) and not is_observed(self._optimizer):
-            cast("Any", self._optimizer)._opt_called = True  # as in `direct_step`
-            plain_step(self._optimizer)
-        else:
+        if not unobserved_step(self._optimizer):
             self._optimizer.step()
 
 
@@ -137,7 +130,7 @@ def global_norm(grads: list[Tensor]) -> Tensor:
         TypeError: A gradient is sparse.
     """
     try:
-        norms = torch._foreach_norm(grads)
+        norms = gradient_norms.norms(grads)
     except NotImplementedError as error:
         raise TypeError(
             "a gradient is sparse, and clipping and overflow checks need dense ones: build "
@@ -159,7 +152,7 @@ def fused_step_unavailable_reason(optimizer: Optimizer, device: torch.device) ->
         return f"{kind.__name__} was built without fused=True"
     if any(group.get("dampening") for group in optimizer.param_groups):
         return "fused SGD with dampening starts from an uninitialised momentum buffer on overflow"
-    if not _skips_and_unscales(kind, device):
+    if not skips_and_unscales(kind, device):
         return f"fused {kind.__name__} of torch {torch.__version__} failed the start-up check"
     return None
 
@@ -178,31 +171,3 @@ def _fill_momentum(optimizer: Optimizer) -> None:
                 state = cast("dict[str, Any]", optimizer.state[parameter])
                 if state.get("momentum_buffer") is None:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
-
-
-@cache
-def _skips_and_unscales(kind: type[Optimizer], device: torch.device) -> bool:
-    def stepped(grad: float, attributes: Mapping[str, float], *, first: bool) -> list[float]:
-        parameter = Parameter(torch.ones(4, device=device))
-        optimizer = cast("Any", kind)([parameter], lr=0.125, fused=True)
-        if not first:
-            parameter.grad = torch.ones_like(parameter)
-            plain_step(optimizer)
-        parameter.grad = torch.full_like(parameter, grad)
-        for name, value in attributes.items():
-            setattr(optimizer, name, torch.tensor(value, device=device))
-        if attributes:
-            direct_step(optimizer)
-        elif grad:
-            plain_step(optimizer)
-        step = optimizer.state[parameter].get("step", torch.zeros(()))
-        return [parameter[0].item(), step.item()]
-
-    def right(*, first: bool) -> bool:
-        before = stepped(0.0, {}, first=first)
-        after = stepped(0.5, {}, first=first)
-        scaled = stepped(4.0, {"grad_scale": 8.0, "found_inf": 0.0}, first=first)
-        skipped = stepped(float("inf"), {"grad_scale": 8.0, "found_inf": 1.0}, first=first)
-        return before == skipped != after == scaled
-
-    return right(first=True) and right(first=False)

@@ -23,6 +23,7 @@ from infrastructure.precision_lab.numerics.call import HALF, Call, tensors_in
 from infrastructure.precision_lab.numerics.functions import Kind
 from infrastructure.precision_lab.numerics.pure import run_pure, widened
 from infrastructure.precision_lab.places import Operation, Place
+from infrastructure.torch_internals.torch_function import without_torch_function
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.outputs import to_float32
 
@@ -132,7 +133,7 @@ class Numerics(TorchFunctionMode):
             role, _name = self._running.pop()
             if module is not self._models[role] or self._precisions[role].out != "fp32":
                 return result
-            with torch._C.DisableTorchFunction():
+            with without_torch_function():
                 return widened(to_float32(result), role)
 
         return enter, leave

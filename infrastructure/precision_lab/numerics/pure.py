@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
 from infrastructure.events import Role
 from infrastructure.precision_lab.numerics.call import HALF, Call, tensors_in
 from infrastructure.precision_lab.numerics.functions import Kind
+from infrastructure.torch_internals import pytree
 
 _WIDE_FOR = "_wide_for"  # attribute of a tensor: the role whose code cast it to float32
 
@@ -32,7 +32,7 @@ def widened(result: Any, role: Role) -> Any:
         setattr(alias, _WIDE_FOR, role)
         return alias
 
-    return _pytree.tree_map_only(Tensor, mark, result)
+    return pytree.map_only(Tensor, mark, result)
 
 
 def is_wide(tensor: Tensor, role: Role) -> bool:

@@ -13,8 +13,8 @@ import structlog
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from infrastructure.torch_internals.dispatch_mode import TorchDispatchMode
 from infrastructure.training.diagnostics.module_names import (
     NameNodes,
     RunningModules,

@@ -9,9 +9,9 @@ import structlog
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.agent_contract import Job
+from infrastructure.torch_internals.dispatch_mode import TorchDispatchMode
 from infrastructure.training.diagnostics.module_names import RunningModules
 from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision import Precision, PrecisionForward

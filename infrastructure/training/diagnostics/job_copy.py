@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import Module
-from torch.nn.modules.dropout import _DropoutNd
 
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
@@ -13,6 +12,15 @@ from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision import Precision, PrecisionForward, checked_loss
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.rounds import first_batches
+
+_DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 class JobCopy:
@@ -57,7 +65,7 @@ def disable_dropout(model: Module) -> None:
     Then passes in two precisions draw the same random numbers.
     """
     for module in model.modules():
-        if isinstance(module, _DropoutNd):
+        if isinstance(module, _DROPOUT):
             module.eval()
         elif isinstance(module, nn.MultiheadAttention | nn.RNNBase):
             module.dropout = 0.0

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
+from infrastructure.torch_internals.dispatch_mode import TorchDispatchMode
 from infrastructure.training.diagnostics.anomaly import AnomalyDetector, Origins
 from infrastructure.training.diagnostics.job_copy import disable_dropout
 from infrastructure.training.diagnostics.module_names import floating_tensors

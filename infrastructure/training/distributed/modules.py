@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.nn import Module, ModuleList
 from torch.nn.parallel import DistributedDataParallel
 
+from infrastructure.torch_internals.fsdp import policy_dtype_of
+from infrastructure.torch_internals.modules import COMPILED
 from infrastructure.training.distributed.ranks import Ranks, control_group
 from infrastructure.training.model_copy import copy_model
 
@@ -139,7 +141,7 @@ def is_distributed(module: Module) -> bool:
 def unwrapped(module: Module) -> Module:
     """The module inside DDP and `torch.compile`, with the parameter names of the plain model."""
     inner = module.module if isinstance(module, DistributedDataParallel) else module
-    return cast("Module", getattr(inner, "_orig_mod", inner))
+    return cast("Module", getattr(inner, COMPILED, inner))
 
 
 def whole_tensor(value: Any) -> Any:
@@ -155,11 +157,10 @@ def policy_dtype(model: Module) -> torch.dtype | None:
     Raises:
         ValueError: Modules of *model* have different ones, or another dtype.
     """
-    dtypes = {
-        cast("Any", module)._get_fsdp_state()._mp_policy.param_dtype
-        for module in model.modules()
-        if is_sharded(module)
-    } - {None, torch.float32}
+    dtypes = {policy_dtype_of(module) for module in model.modules() if is_sharded(module)} - {
+        None,
+        torch.float32,
+    }
     if len(dtypes) > 1 or dtypes - {torch.float16, torch.bfloat16}:
         raise ValueError(
             f"the model's MixedPrecisionPolicies have the param_dtypes {dtypes}: use one, "

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
+from infrastructure.torch_internals.modules import COMPILED
 from infrastructure.training.distributed.modules import unwrapped
 
 _HALF = (torch.float16, torch.bfloat16)
-_COMPILED = "_orig_mod"  # torch.compile's name for what it wraps
 _MARK = "keeps_fp32"
 _REPLACED = "_forward_before_keep_fp32"  # attribute of a module that had its own forward
 
@@ -140,4 +140,4 @@ def _in_float32(value: Any) -> Any:
 
 
 def _plain(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
+    return ".".join(part for part in name.split(".") if part != COMPILED)

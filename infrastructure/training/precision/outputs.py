@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Transform
 from torch.nn import Module
-from torch.utils import _pytree
+
+from infrastructure.torch_internals import pytree
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def to_float32(result: Any, *, in_use: Callable[[object], bool] = lambda _: Fals
 
 def cast_floats(value: T, dtype: torch.dtype) -> T:
     """Cast the floating-point tensors of the pytree *value*; a model's output keeps its class."""
-    cast: T = _pytree.tree_map_only(
+    cast: T = pytree.map_only(
         Tensor, lambda each: each.to(dtype) if each.is_floating_point() else each, value
     )
     return cast
@@ -89,7 +90,7 @@ class _Caster:
             return value
         if isinstance(value, tuple):  # something in it is filled later, so this ends
             result = self._cast_tuple(value, inside_object)
-        elif type(value) in _pytree.SUPPORTED_NODES and not _is_filled(value):
+        elif type(value) in pytree.NODES and not _is_filled(value):
             return self.passed(value)
         else:
             result = self._copied(value)
@@ -102,7 +103,7 @@ class _Caster:
             return self._cast_tuple(value, inside_object)
         if _is_filled(value):
             return self._replace(value, inside_object)
-        if type(value) in _pytree.SUPPORTED_NODES:
+        if type(value) in pytree.NODES:
             return self._cast_pytree(value)
         if inside_object:  # the outer object is logged
             return value
@@ -119,7 +120,7 @@ class _Caster:
             return self.passed(value)
 
     def _cast_pytree(self, value: Any) -> Any:
-        node = _pytree.SUPPORTED_NODES[type(value)]
+        node = pytree.NODES[type(value)]
         children, context = node.flatten_fn(value)
         cast = [self.cast(each) for each in children]
         if all(new is old for new, old in zip(cast, children, strict=True)):

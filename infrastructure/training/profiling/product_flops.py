@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
+from infrastructure.torch_internals.dispatch_mode import TorchDispatchMode
 from infrastructure.training.diagnostics.module_names import floating_tensors
 
 
@@ -25,7 +24,7 @@ class ProductFlops(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        count = self._registry.get(func._overloadpacket)
+        count = self._registry.get(func.overloadpacket)
         if count is not None:
             inputs = list(floating_tensors(args))
             name = str(inputs[-1].dtype).removeprefix("torch.")

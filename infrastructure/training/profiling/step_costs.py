@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
-from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from infrastructure.agent_contract import Job
@@ -97,7 +96,7 @@ class _Operators:
             step()
         casts = 0.0
         for event in done.key_averages():
-            if event.device_type != DeviceType.CPU:
+            if event.device_type.name != "CPU":
                 continue  # a kernel: the operator that launched it has its time, too
             own, whole = event.self_cpu_time_total, event.cpu_time_total
             if self._on_cuda:

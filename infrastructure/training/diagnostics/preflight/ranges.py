@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from infrastructure.torch_internals.autograd_nodes import output_dtypes
+from infrastructure.torch_internals.dispatch_mode import TorchDispatchMode
 from infrastructure.training.diagnostics.job_copy import JobCopy
 from infrastructure.training.diagnostics.module_names import (
     NameNodes,
@@ -143,7 +144,7 @@ def measure_ranges(job: JobCopy) -> Ranges:
     with NameNodes(running), _HalfOperations(running, record.half_forward):
         loss = job.loss(model, job.batches[0], Precision.FP16)
     for node, module in named_nodes(loss):
-        is_half = any(output.dtype == torch.float16 for output in node._input_metadata)
+        is_half = torch.float16 in output_dtypes(node)
         if is_half and node.name() != "ToCopyBackward0":  # a cast
             record.half_backward.add((module, node.name()))
     del loss

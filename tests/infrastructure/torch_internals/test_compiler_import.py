@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from genesis_fp16.worker.compiler_import import _original
+from infrastructure.torch_internals.compiler_import import _original
 
 SCRIPT = """
 import sys
@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from genesis_fp16.worker.compiler_import import defer_compiler_import
+from infrastructure.torch_internals.compiler_import import defer_compiler_import
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from torch.optim import AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from infrastructure.training.direct_step import direct_step
+from infrastructure.torch_internals.direct_step import direct_step
 
 CPU = torch.device("cpu")
 
@@ -39,6 +39,10 @@ def give_gradients(parameters, optimizer, step, late, overflow):
     optimizer.found_inf = torch.tensor(float(overflow))
 
 
+def take_direct_step(optimizer, overflow=False):
+    direct_step(optimizer, torch.tensor(4.0), torch.tensor(float(overflow)))
+
+
 @settings(max_examples=min(60, settings.default.max_examples))
 @given(
     kind=st.sampled_from([Adam, AdamW, Adagrad, SGD]),
@@ -59,7 +63,7 @@ def test_it_updates_bit_for_bit_as_torchs_own_step(
         for parameters, optimizer in runs:
             give_gradients(parameters, optimizer, step, late, overflow)
         runs[0][1].step()
-        direct_step(runs[1][1])
+        take_direct_step(runs[1][1], overflow)
     for theirs, ours in zip(*(run[0] for run in runs), strict=True):
         assert torch.equal(theirs, ours)
     states = [run[1].state_dict()["state"] for run in runs]
@@ -84,7 +88,7 @@ def test_without_hooks_torchs_own_step_is_not_called(ready, monkeypatch):
     monkeypatch.setattr(AdamW, "step", announced)  # what is announced passes through it
     with pytest.raises(AssertionError):
         ready[1].step()
-    direct_step(ready[1])
+    take_direct_step(ready[1])
 
 
 def test_hooks_of_the_optimizer_and_of_all_optimizers_are_called(ready):
@@ -95,17 +99,17 @@ def test_hooks_of_the_optimizer_and_of_all_optimizers_are_called(ready):
         register_optimizer_step_pre_hook(lambda *_: called.append("every")),
     ]
     try:
-        direct_step(ready[1])
+        take_direct_step(ready[1])
     finally:
         for hook in hooks:
             hook.remove()
-    direct_step(ready[1])
+    take_direct_step(ready[1])
     assert sorted(called) == ["every", "post", "pre"]
 
 
 def test_a_profiler_sees_the_step(ready):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        direct_step(ready[1])
+        take_direct_step(ready[1])
     assert any("Optimizer.step#AdamW" in event.key for event in profile.key_averages())
 
 
@@ -113,7 +117,7 @@ def test_an_lr_scheduler_sees_that_the_step_was_taken(ready):
     scheduler = LambdaLR(ready[1], lambda epoch: 0.5**epoch)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        direct_step(ready[1])
+        take_direct_step(ready[1])
         scheduler.step()
     assert ready[1].param_groups[0]["lr"] == pytest.approx(0.01)
 
@@ -130,5 +134,5 @@ def test_a_replaced_method_is_called(ready, scheduled):
         return original(*args)
 
     ready[1].step = replacement
-    direct_step(ready[1])
+    take_direct_step(ready[1])
     assert called

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch._C._autograd import _profiler_enabled
 from torch.nn import Parameter
 from torch.optim import Adam, AdamW, Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from infrastructure.torch_internals.guard import part
+
+# Where this torch lacks one of these, every optimizer counts as observed: `step` is called.
+_UNKNOWN = {"unknown": None}
+_optimizers = sys.modules[Optimizer.__module__]  # torch.optim deletes its name
+_profiler_enabled: Callable[[], bool] = part(torch._C._autograd, "_profiler_enabled", lambda: True)
+_pre_hooks: Mapping[Any, Any] = part(_optimizers, "_global_optimizer_pre_hooks", _UNKNOWN)
+_post_hooks: Mapping[Any, Any] = part(_optimizers, "_global_optimizer_post_hooks", _UNKNOWN)
+CALLED = "_opt_called"
+"""Attribute of an optimizer: True tells an LR scheduler that its step was called."""
+_OWN_HOOKS = {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"}
+if not Optimizer.__annotations__.keys() >= _OWN_HOOKS:
+    _pre_hooks = _UNKNOWN
+# Where this torch lacks one of these, its own step is called inside the wrappers.
+_adam: Callable[..., None] | None = part(torch, "_fused_adam_", None)
+_adamw: Callable[..., None] | None = part(torch, "_fused_adamw_", None)
+_add: Callable[..., None] | None = part(torch, "_foreach_add_", None)
 
 
-def direct_step(optimizer: Optimizer) -> None:
+def direct_step(optimizer: Optimizer, grad_scale: Tensor | None, found_inf: Tensor) -> None:
     """Update the parameters exactly as ``optimizer.step()`` would, with less host time.
 
     Around the fused kernel, torch announces the step to hooks and to the profiler, checks every
@@ -23,18 +40,34 @@ def direct_step(optimizer: Optimizer) -> None:
     calls the kernel directly; with them it calls ``optimizer.step()``.
 
     Args:
-        optimizer: Fused optimizer over float32 parameters on one device, with ``grad_scale`` and
-            ``found_inf`` set.
+        optimizer: Fused optimizer over float32 parameters on one device.
+        grad_scale: float32 ``[]``, number to divide the gradients by; None for 1.
+        found_inf: float32 ``[]``: 1 changes nothing, 0 updates.
     """
-    if is_observed(optimizer):
-        optimizer.step()
-        return
-    fused = cast("Any", optimizer)
-    fused._opt_called = True  # all that an LR scheduler's wrapper does
-    if not isinstance(optimizer, Adam | AdamW) or not _call_adam_kernel(
-        optimizer, fused.grad_scale, fused.found_inf
-    ):
-        plain_step(optimizer)
+    fused, observed = cast("Any", optimizer), is_observed(optimizer)
+    if not observed:
+        fused._opt_called = True  # all that an LR scheduler's wrapper does
+        if isinstance(optimizer, Adam | AdamW) and _call_adam_kernel(
+            optimizer, grad_scale, found_inf
+        ):
+            return
+    fused.grad_scale, fused.found_inf = grad_scale, found_inf
+    try:
+        if observed:
+            optimizer.step()
+        else:
+            plain_step(optimizer)
+    finally:
+        fused.grad_scale = fused.found_inf = None
+
+
+def unobserved_step(optimizer: Optimizer) -> bool:
+    """Take the plain step of an optimizer that nothing observes; False if that is not possible."""
+    if not is_plain(optimizer) or is_observed(optimizer):
+        return False
+    cast("Any", optimizer)._opt_called = True
+    plain_step(optimizer)
+    return True
 
 
 @torch.no_grad()
@@ -59,8 +92,8 @@ def is_observed(optimizer: Optimizer) -> bool:
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
-        or _global_optimizer_pre_hooks
-        or _global_optimizer_post_hooks
+        or _pre_hooks
+        or _post_hooks
         or _profiler_enabled()
         or (replaced is not None and not _is_of_lr_scheduler(replaced, optimizer))
     )
@@ -78,6 +111,8 @@ def _call_adam_kernel(optimizer: Optimizer, grad_scale: Tensor | None, found_inf
     It is needed for the first step, which makes the state, and in rare cases: AMSGrad, a learning
     rate in a tensor, a subclass of Parameter. Formula: ``torch/optim/adam.py``, `_fused_adam`.
     """
+    if _adam is None or _adamw is None or _add is None:
+        return False
     calls = []
     for group in optimizer.param_groups:
         parameters = [p for p in group["params"] if p.grad is not None]
@@ -94,7 +129,7 @@ def _call_adam_kernel(optimizer: Optimizer, grad_scale: Tensor | None, found_inf
     applied = 1.0 - found_inf
     for group, parameters, states in calls:
         steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, [applied] * len(steps))
+        _add(steps, [applied] * len(steps))
         adam_kernel(
             optimizer,
             group,
@@ -137,7 +172,7 @@ def adam_kernel(  # noqa: PLR0913, PLR0917 as torch's
         found_inf: ``[]``: 1 changes nothing, 0 or None updates.
     """
     decoupled = group.get("decoupled_weight_decay", type(optimizer) is AdamW)
-    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    kernel = cast("Callable[..., None]", _adamw if decoupled else _adam)
     kernel(
         parameters,
         gradients,

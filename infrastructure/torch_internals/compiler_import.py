@@ -14,7 +14,8 @@ from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from infrastructure.torch_internals.dispatch_mode import TorchDispatchMode
 
 _COMPILER = "torch._dynamo"
 _CACHE = "__dynamo_disable"  # where the wrapper of torch/_compile.py keeps what it calls
