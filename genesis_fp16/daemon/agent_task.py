@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from uuid import uuid4
 
 from genesis_fp16.domain.errors import GenesisError
@@ -19,11 +20,18 @@ from genesis_fp16.system.permissions import private_umask
 from genesis_fp16.system.signals import Signals
 from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events import PrecisionState, read_events
-from infrastructure.events.event import BaseEvent, Finished, Progress
+from infrastructure.events.event import (
+    BaseEvent,
+    Finished,
+    PreflightDone,
+    ProfileDone,
+    Progress,
+)
 from infrastructure.events.event_log import EventTail
 from infrastructure.events.precision_state import PrecisionWish
 
 _POLL_SECONDS = 0.1
+_REPORTS: Mapping[Task, type[BaseEvent]] = {"preflight": PreflightDone, "profile": ProfileDone}
 
 
 class AgentTaskError(GenesisError, RuntimeError):
@@ -99,6 +107,14 @@ def run_agent_task(
             shutil.rmtree(copied, ignore_errors=True)
     events: list[BaseEvent] = list(read_events(spec.events_path))
     _require_success(spec, status, events)
+    report = _REPORTS.get(task)
+    if report is not None and not any(isinstance(event, report) for event in events):
+        log = spec.attempt_folder / "worker.log"
+        raise AgentTaskError(
+            f"{agent} was not {done}: its worker ended without a report; look for the cause in "
+            f"{log}, then repeat the command",
+            1,
+        )
     shutil.rmtree(folder, ignore_errors=True)
     return events
 

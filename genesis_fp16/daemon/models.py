@@ -66,7 +66,10 @@ def roll_back(
         found = list_models(settings, agent, verify=False)
         target = find_version(folder, to or _replaced(agent, found))
         if target.id == found.in_use:
-            raise ModelVersionError(f"version {target.id} of {agent} is in use already")
+            raise ModelVersionError(
+                f"version {target.id} of {agent} is in use already: choose another one of "
+                f"genesis-fp16 models list {agent}"
+            )
         change = {"from": found.in_use, "to": target.id}
         store.record_change(Change(actor, "models rollback", agent, reason, change))
         try:

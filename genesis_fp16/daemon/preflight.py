@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genesis_fp16.daemon.agent_task import AgentTaskError, run_agent_task
+from genesis_fp16.daemon.agent_task import run_agent_task
 from genesis_fp16.settings import Settings
 from infrastructure.events.event import PreflightDone
 from infrastructure.events.preflight_report import PreflightReport
@@ -16,7 +16,5 @@ def run_preflight(settings: Settings, agent: str) -> PreflightReport:
         UnknownAgentError: *agent* is not installed.
         ShadowedPackageError: The worker would import another training library.
     """
-    for event in run_agent_task(settings, agent, "preflight", done="measured"):
-        if isinstance(event, PreflightDone):
-            return event.report
-    raise AgentTaskError(f"{agent} was not measured: its worker has sent no report", 1)
+    events = run_agent_task(settings, agent, "preflight", done="measured")
+    return next(event.report for event in events if isinstance(event, PreflightDone))

@@ -51,14 +51,13 @@ def run_profile(
         precision=_precision_now(settings, agent, store),
         collect_seconds=min(collect_seconds, settings.budget_seconds),
     )
-    for event in run_agent_task(settings, agent, "profile", done="profiled", request=request):
-        if isinstance(event, ProfileDone):
-            remarks = list(event.report.remarks)
-            if (count := settings.for_agent(agent).processes_per_run) > 1:
-                remarks.append(f"a run trains in {count} processes; one was measured")
-            changes = {"prewarmed": settings.prewarm, "remarks": tuple(remarks)}
-            return event.report.model_copy(update=changes)
-    raise AgentTaskError(f"{agent} was not profiled: its worker has sent no report", 1)
+    events = run_agent_task(settings, agent, "profile", done="profiled", request=request)
+    report = next(event.report for event in events if isinstance(event, ProfileDone))
+    remarks = list(report.remarks)
+    if (count := settings.for_agent(agent).processes_per_run) > 1:
+        remarks.append(f"a run trains in {count} processes; one was measured")
+    changes = {"prewarmed": settings.prewarm, "remarks": tuple(remarks)}
+    return report.model_copy(update=changes)
 
 
 def active_agents(store: Store | None) -> list[str]:

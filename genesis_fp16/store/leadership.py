@@ -162,7 +162,9 @@ class Leadership:
         """
         self.check()
         if self._connection is None:
-            raise StoreError("the lock on the database is not held: restart")
+            raise StoreError(
+                "this daemon does not hold the lock on the database: start the daemon again"
+            )
         with self._using:
             try:
                 if self._thread is None:
@@ -183,7 +185,10 @@ class Leadership:
         if not self._lost and self._clock() > self.lease_until - _DRAIN_SECONDS:
             self._lost = self._why_silent()
         if self._lost:
-            raise StoreError(f"the lock on the database is lost: {self._lost}; restart")
+            raise StoreError(
+                f"the lock on the database is lost: {self._lost}; start the daemon again, "
+                "unless its supervisor does"
+            )
 
     def release(self) -> None:
         """Let a successor begin; at once, if this daemon has led: its workers have ended."""

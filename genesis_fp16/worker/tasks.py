@@ -168,8 +168,8 @@ def _publish(attempt: Attempt, job: Job, result: TrainingResult) -> None:
     evaluation = result.evaluation
     if evaluation is None:
         raise RuntimeError(
-            "training ended without an evaluation, so nothing can be published: report this as a "
-            "bug, with the attempt's folder"
+            "the training is done, but its model was not evaluated, so nothing can be published: "
+            f"report this as a bug of genesis-fp16, with {attempt.spec.attempt_folder}"
         )
     attempt.phases.begin("publish", "publishing")
     report = EvaluationReport(evaluation=evaluation, steps=result.steps, epochs=result.epochs)

@@ -250,7 +250,10 @@ def _without_dropout(config: PretrainedConfig) -> PretrainedConfig:
 def _folder(path: Path | str, gguf_file: str | None) -> Path:
     folder = Path(path)
     if not folder.is_dir():
-        raise PolicyModelError(f"{folder} is not a folder on this machine: nothing is downloaded")
+        raise PolicyModelError(
+            f"{folder} is not a folder on this machine, and models are not downloaded for you: "
+            "download it once (hf download NAME --local-dir FOLDER) and give that folder"
+        )
     if gguf_file is not None and not (folder / gguf_file).is_file():
         found = sorted(each.name for each in folder.glob("*.gguf"))
         raise PolicyModelError(f"{folder} has no file {gguf_file!r}; its GGUF files are {found}")

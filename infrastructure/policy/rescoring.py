@@ -32,7 +32,10 @@ def token_log_prob_functions(
     def recorded(batch: Batch) -> tuple[Tensor, Tensor]:
         tokens = TokenBatch.from_tensors(batch)
         if tokens.log_probs_BS is None:
-            raise TokenBatchError("the batch has no log-probabilities of its rollout")
+            raise TokenBatchError(
+                "log_probs_BS of the batch's TokenBatch is None: keep what the rollout returned "
+                "when you make the job's batches, or set the job's log_probs to None"
+            )
         return tokens.log_probs_BS, tokens.response_mask_BS
 
     def policy(forward: Forward, batch: Batch) -> Tensor:

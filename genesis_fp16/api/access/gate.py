@@ -27,10 +27,12 @@ from genesis_fp16.daemon.api_tokens import NamedToken, Tokens
 from genesis_fp16.settings import Settings
 from genesis_fp16.settings.types import TOKEN
 from genesis_fp16.store.errors import user_name
+from infrastructure.events.plain_text import plain
 
 MAX_BODY_BYTES = 1 << 16
 BODY_SECONDS = 10.0
 MAX_FIELDS = 50  # of a form
+_LONGEST_SHOWN = 80  # characters of a header
 SIGN_IN = "/sign-in"
 _PUBLIC = ("/static/", "/docs")  # files of the page and its documentation, the same for all
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -132,11 +134,18 @@ class Gate:
         origin = request.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise RefusalError(
-                403, "the request comes from another site: its Origin is not this host"
+                403,
+                f"the request's Origin, {plain(origin, _LONGEST_SHOWN)}, is not the Host header, "
+                f"{plain(host, _LONGEST_SHOWN)}: open the page by one name, and let a proxy pass "
+                "the Host header on unchanged",
             )
         site = request.get("sec-fetch-site")
         if site in ("cross-site", "same-site") and not _is_navigation(request):
-            raise RefusalError(403, "the request comes from another site")
+            raise RefusalError(
+                403,
+                f"the browser says that a page of another site sent this request "
+                f"(Sec-Fetch-Site: {site}): open this page itself and repeat the change there",
+            )
 
     def _is_ours(self, host: str) -> bool:
         """Whether *host* is this service: one of its names, or any address.

@@ -104,7 +104,11 @@ def show_guard(
         None,
     )
     if evidence and chosen is None:
-        raise RefusalError(404, f"no decision on {name} has this evidence")
+        raise RefusalError(
+            404,
+            f"none of the last decisions on {name} has this evidence: choose one of the list at "
+            f"/agents/{name}/guard",
+        )
     bundle, trouble = None, ""
     if chosen is not None:
         try:

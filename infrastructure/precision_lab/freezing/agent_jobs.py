@@ -189,7 +189,10 @@ def _completions(batches: list[Batch]) -> tuple[TokenBatch, Tensor]:
             "under that name"
         )
     if any(each.log_probs_BS is None for each in parts):
-        raise LabError("the job's batches hold no log-probabilities of their rollout")
+        raise LabError(
+            "log_probs_BS of a TokenBatch in the job's batches is None: keep the log-probabilities "
+            "that the rollout returned at temperature 1 when you make the batches"
+        )
     joined = {
         name: torch.cat([each.to_tensors()[name] for each in parts])
         for name in parts[0].to_tensors()

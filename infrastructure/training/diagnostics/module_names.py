@@ -21,7 +21,7 @@ class RunningModules:
     """
 
     def __init__(self, model: Module) -> None:
-        self._stack = [f"the loss ({type(model).__name__} is not running)"]
+        self._stack = [f"the loss function, outside {type(model).__name__}.forward"]
         self._hooks: list[RemovableHandle] = []
         for name, module in model.named_modules():
             label = f"{name or 'the model'} ({type(module).__name__})"

@@ -169,7 +169,7 @@ def test_overflows_and_lost_updates_of_the_run_are_explained(
         )
     )
     write(OverflowDiagnosed(step=50, cause="not_reproduced", **overflow))
-    fp32 = {"module": "the loss (Net is not running)", "operation": "log"}
+    fp32 = {"module": "the loss function, outside Net.forward", "operation": "log"}
     write(OverflowDiagnosed(step=60, cause="fp32", **fp32, **overflow))
     write(
         LostUpdatesMeasured(
@@ -193,7 +193,10 @@ def test_overflows_and_lost_updates_of_the_run_are_explained(
         "a lower scale helps "
     ) in output
     assert "step 50: the batch that was tried does not overflow at loss scale 512" in output
-    assert "step 60: log in the loss (Net is not running) is not finite in FP32 either" in output
+    assert (
+        "step 60: log in the loss function, outside Net.forward is not finite in FP32 either"
+        in output
+    )
     assert (
         "Underflow step 70: 25.00% of the gradient is zero and 12.50% subnormal only because of "
         "FP16, most of them in net.0 (Linear) "

@@ -91,7 +91,9 @@ def test_a_leader_gives_leave_with_each_beat_and_no_more_when_its_connection_is_
     assert leaves[1] - leaves[0] > 0.1, "a beat a second, or fewer on a crowded machine"
     assert leaves[-1] <= time.monotonic() + 6.0, "a second before others may begin"
     vanish(engine, first, until)
-    with pytest.raises(StoreError, match=r"the lock on the database is lost: .*; restart") as lost:
+    with pytest.raises(
+        StoreError, match=r"the lock on the database is lost: .*; start the daemon"
+    ) as lost:
         first.check()
     assert "UPDATE" not in str(lost.value), "no statement of SQL is for an operator"
     count = len(leaves)
