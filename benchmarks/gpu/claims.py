@@ -14,6 +14,7 @@ STEP, GUIDE = "docs/explanation/training-step.md", "docs/tutorials/fp16-training
 COSTS, PREFLIGHT = "docs/explanation/benchmarks.md", "docs/how-to/preflight.md"
 RANKS, FLEET = "docs/how-to/distributed.md", "docs/how-to/fleet.md"
 POLICIES = "docs/explanation/policy-measurements.md"
+ROLLBACK = "docs/explanation/precision-and-rollback.md"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +91,8 @@ CLAIMS = (
     Claim(
         name="graph-flip-next-step",
         section="graph-flip",
-        document="README.md",
-        quote="Within two seconds",
+        document=ROLLBACK,
+        quote="No run is restarted, and no step is lost or repeated.",
         test="after a flip the very next step computes in the other precision, for a graph too; "
         "flip and step take less than two seconds, recording included",
     ),
@@ -136,7 +137,7 @@ CLAIMS = (
     Claim(
         name="graph-telemetry",
         section="graph-rules",
-        document="docs/explanation/precision-and-rollback.md",
+        document=ROLLBACK,
         quote="CUDA graphs stay in use: the repeated step runs beside them.",
         test="a training by graphs with telemetry measures lost updates and refuses no graph",
     ),
@@ -183,7 +184,7 @@ CLAIMS = (
     Claim(
         name="half-faster-large",
         section="steps-large",
-        document="README.md",
+        document=ROLLBACK,
         quote="Half precision is faster for large models on GPUs that compute it natively.",
         test="large: ours in FP16 and in BF16 take less time than ours in IEEE FP32 and than ours "
         "in TF32 (upper quartile of the ratio below 1)",
