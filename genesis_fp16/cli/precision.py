@@ -127,7 +127,7 @@ def set_override(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Override the precision; a running daemon applies it within two seconds."""
+    """Override the precision; workers on this machine follow within two seconds."""
     from genesis_fp16.cli.actor import actor
     from genesis_fp16.domain.precision import Override
 

@@ -58,13 +58,13 @@ class GuardSettings(BaseModel):
     guard_enabled: Hot[bool] = True
     """Whether the guard may move an agent to FP32 on its own."""
     guard_reenable: Hot[Literal["manual", "auto"]] = "manual"
-    """Who allows half precision again after a trip: manual (precision clear --guard) or auto."""
+    """How half precision returns after a trip: manual (precision clear --guard) or auto."""
     guard_cooldown_seconds: Hot[Seconds] = 3600.0
     """Cool-down: seconds in FP32 before auto tries half precision; each relapse doubles it."""
     guard_cooldown_limit_seconds: Hot[Seconds] = 86400.0
     """Longest cool-down in seconds; after this long without a trip the doubling starts over."""
     guard_window_steps: Hot[_Count] = 100
-    """Half-precision steps before a window's share of overflows is checked."""
+    """Number of half-precision steps in a window; each window's share of overflows is checked."""
     guard_storm_ratio: Hot[_Share] = 0.3
     """overflow_storm: trips if more than this share of a window's steps overflows."""
     guard_sustained_ratio: Hot[_Share] = 0.1
@@ -82,7 +82,7 @@ class GuardSettings(BaseModel):
     guard_min_speedup: Hot[Annotated[float, Field(ge=0, le=100)]] = 0.95
     """slower_than_fp32: trips if FP32's step time over half precision's is below this, on GPUs."""
     guard_mismatch_kl: Hot[_Drift] = 0.001
-    """mismatch: trips if rounding alone makes trainer and rollout differ by more nats per token."""
+    """mismatch: trips if trainer and rollout differ by more nats per token, by rounding alone."""
     guard_mismatch_samples: Hot[_Few] = 3
     """mismatch: number of samples in a row before a trip; on probation one is enough."""
     guard_metric_drift: Hot[_Drift] = 0.01

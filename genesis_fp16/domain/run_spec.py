@@ -56,7 +56,7 @@ class TrainerOptions(BaseModel):
     fp16_min_loss_scale: Hot[_MinScale] = Field(2.0**-16, validation_alias="FP16_MIN_LOSS_SCALE")
     """Lowest loss scale."""
     fp16_floor_policy: Hot[_Policy] = Field("fallback_fp32", validation_alias="FP16_FLOOR_POLICY")
-    """Reaction to overflow at the lowest loss scale: skip (the step), fallback_fp32 or halt."""
+    """What a worker does if the lowest loss scale overflows: skip, fallback_fp32 or halt."""
     max_grad_norm: Hot[Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]] = 1.0
     """Largest global gradient norm, in every precision; larger ones are clipped; 0: no clipping."""
     adaptive_clip: Hot[bool] = False

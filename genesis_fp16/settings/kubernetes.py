@@ -56,11 +56,11 @@ class KubernetesSettings(BaseModel):
     kubernetes_namespace: Label = ""
     """Namespace of the Jobs; empty: that of the credentials."""
     kubernetes_image: str = ""
-    """Image of the workers' pods, the daemon's own as a rule; required with Kubernetes."""
+    """Image of the workers' pods, usually the daemon's own; required with Kubernetes."""
     kubernetes_volume_claim: Name = ""
     """PersistentVolumeClaim that holds GENESIS_HOME, mounted by all pods."""
     kubernetes_volume_folder: Folder = ""
-    """Folder of that volume which is GENESIS_HOME; empty: the whole volume."""
+    """Folder of that volume to mount as GENESIS_HOME; empty: the whole volume."""
     kubernetes_gpu_resource: Resource = "nvidia.com/gpu"
     """Name under which the nodes offer their GPUs."""
     kubernetes_service_account: Name = ""
@@ -68,7 +68,7 @@ class KubernetesSettings(BaseModel):
     kubernetes_secret: Name = ""
     """Secret whose entries become variables of the workers, e.g. the object store's keys."""
     kubernetes_pod: Pod = ""
-    """JSON object merged into the workers' pod specs: tolerations, nodeSelector and the like."""
+    """JSON object merged into the workers' pods, for example {"nodeSelector": {"gpu": "h200"}}."""
     kubernetes_config: OrEmpty[Path] = None
     """Kubeconfig; empty: the pod's service account, else ~/.kube/config."""
     kubernetes_context: OrEmpty[str] = None

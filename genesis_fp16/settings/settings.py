@@ -66,19 +66,19 @@ class AgentSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     enabled: OrEmpty[bool] = None
-    """Whether the agent is loaded; false cancels its waiting runs; empty: its own default."""
+    """Whether the agent is loaded; false cancels its waiting runs; empty: the agent's default."""
     schedule: Hot[ScheduleText] = None
     """Schedule, for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
     catch_up: Hot[OrEmpty[CatchUp]] = None
-    """Runs for due times missed while no daemon ran: none, latest or all; empty: its own."""
+    """Runs for due times that were missed: none, latest or all; empty: the agent's own choice."""
     overlap: Hot[OrEmpty[Overlap]] = None
-    """At a due time while a run is unfinished: skip, queue or replace it; empty: its own."""
+    """If a run is unfinished when the next is due: skip, queue or replace; empty: the agent's."""
     precision: Hot[OrEmpty[PrecisionWish]] = None
     """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
     role_precision: Hot[PresetName] = None
-    """Preset of precisions by role of a policy agent, docs/how-to/policies.md; empty: its own."""
+    """Preset of precisions by role, docs/how-to/policies.md; empty: the one of its job."""
     keep_fp32: Hot[ModuleNames] = ""
-    """Modules of its model that stay in FP32, in new attempts; by commas; * matches anything."""
+    """Modules that stay in FP32, from the next attempt on; separated by commas; * is a wildcard."""
     keep_models: OrEmpty[Annotated[int, Field(ge=1, le=1000)]] = None
     """Number of versions of its published model that are kept; empty: GENESIS_KEEP_MODELS."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -131,7 +131,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     )
 
     enable_fp16_training: Hot[bool] = Field(default=True, validation_alias=ROLLBACK_FLAG)
-    """The rollback switch: false moves every agent to FP32 within 2 seconds."""
+    """The rollback switch: false moves every agent to FP32; on this machine within 2 seconds."""
     precision: Hot[Literal["fp16", "bf16", "auto"]] = "fp16"
     """Precision unless something demands FP32: fp16, bf16, or auto to measure and choose."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")] = "auto"
@@ -145,11 +145,11 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     shared_url: SharedUrl = None
     """fsspec URL, e.g. s3://bucket/prefix, for machines that share no folder with the daemon."""
     remote_python: OrEmpty[str] = None
-    """Python with the same packages on the machines of the cluster; empty: the path of this one."""
+    """Python with the same packages on the cluster's machines; empty: the daemon's own path."""
     job_cpus: Hot[Count] = 1
-    """CPU cores of a job; one for each of its processes at least."""
+    """CPU cores of a job; at least one for each of its processes."""
     job_gpus: Hot[CountOrZero] = 0
-    """GPUs of a job; without one it trains on the CPU."""
+    """GPUs of a job; 0: it trains on the CPU, in FP32."""
     job_memory_mib: Hot[OrEmpty[Count]] = None
     """Memory of a job in MiB; empty: the engine's default."""
     job_minutes: Hot[OrEmpty[Count]] = None
@@ -159,7 +159,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     ray_address: RayAddress = "http://127.0.0.1:8265"
     """URL of the dashboard of the Ray cluster, for GENESIS_EXECUTOR=ray."""
     ray_token_file: TokenFile = None
-    """File with the token of the Ray cluster; empty: it has none; see docs/how-to/executors.md."""
+    """File with the Ray cluster's token; empty: it demands none; docs/how-to/executors.md."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of each agent's first run; later runs derive theirs from it."""
     worker_threads: Annotated[int, Field(ge=0, le=1024)] = 1
@@ -173,9 +173,9 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     baseline_every_runs: CountOrZero = 3
     """After this many half-precision runs the last is repeated in FP32 to compare; 0: never."""
     keep_runs: Count = 10
-    """Number of ended runs of each agent, the newest, that keep their checkpoints."""
+    """Number of newest ended runs of each agent that keep their checkpoints."""
     keep_run_days: Annotated[int, Field(ge=0, le=36500)] = 90
-    """Days after which an ended run, if not among the newest, is deleted with its log; 0: never."""
+    """Days until an ended run is deleted with its log, unless among the newest; 0: never."""
     keep_models: Annotated[int, Field(ge=1, le=1000)] = 5
     """Number of versions of an agent's published model that are kept, the one in use included."""
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 3
@@ -197,9 +197,9 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     database_url: DatabaseUrl = Field(default=None, repr=False)
     """SQLAlchemy URL of the database; empty: SQLite in GENESIS_HOME."""
     standby: bool = False
-    """Whether the daemon waits where another one leads, and takes over; needs PostgreSQL."""
+    """Whether this daemon waits while another one leads, and takes over; needs PostgreSQL."""
     takeover_seconds: Annotated[float, Field(ge=4.0, le=600.0, allow_inf_nan=False)] = 7.0
-    """Seconds without a sign of the leading daemon until another one takes over; PostgreSQL."""
+    """Seconds without a beat of the leading daemon until a standby takes over; PostgreSQL only."""
     env_file: Path = DEFAULT_ENV_FILE
     """The settings file; only the environment can name it."""
     metrics_host: Host = "127.0.0.1"
@@ -209,15 +209,15 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     api_socket: bool = True
     """Whether the control API listens on control.sock in GENESIS_HOME, for its user alone."""
     api_host: Host = "127.0.0.1"
-    """Address of the control API and the page, if GENESIS_API_PORT is set."""
+    """Address of the control API and the page on TCP, if GENESIS_API_PORT is set."""
     api_port: OrEmpty[Annotated[int, Field(ge=0, le=65535)]] = None
     """TCP port of the control API and the page; 0: any free port; empty: no TCP."""
     api_token: ApiToken = Field(default=None, repr=False)
     """Token that the control API demands on TCP, 16 or more characters; docs/reference/api.md."""
     api_token_file: TokenFile = None
-    """File of tokens, one a line, perhaps after a name; read again whenever it changes."""
+    """File with a token on each line, or a name and a token; read again whenever it changes."""
     api_allowed_hosts: HostNames = ""
-    """Names by which browsers reach the page, besides localhost and addresses; by commas."""
+    """Host names of the page besides localhost and addresses, separated by commas."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged: debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"

@@ -23,7 +23,8 @@ _HEADERS = {
 _DONE = {
     "queued": "The run is queued; it starts when a slot is free.",
     "cancelling": "The run will be cancelled: its worker writes a checkpoint and stops.",
-    "precision": "The precision is set. A run under way follows within two seconds.",
+    "precision": "The precision is set. A run on this machine follows within two seconds, a job "
+    "elsewhere within five.",
     "precision-next": "The precision is set for runs that begin from now on.",
     "cleared": "The override is cleared.",
     "not-set": "No override was in force.",

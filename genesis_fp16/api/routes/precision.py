@@ -53,7 +53,7 @@ def show_precision(readings: ReadingsHere) -> views.PrecisionOfAll:
 def set_precision(
     change: SetPrecision, readings: ReadingsHere, caller: CallerHere
 ) -> views.OverrideView:
-    """Override the precision; the daemon applies it within two seconds."""
+    """Override the precision; workers on this machine follow within two seconds."""
     if change.agent is not None:
         operator.check_agent(change.agent, readings.home)
     now = time.time()
