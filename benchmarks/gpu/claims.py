@@ -92,7 +92,7 @@ CLAIMS = (
         name="graph-flip-next-step",
         section="graph-flip",
         document=ROLLBACK,
-        quote="| on this machine | 2 s |",
+        quote="a rollback swaps both between two optimizer steps",
         test="after a flip the very next step computes in the other precision, for a graph too; "
         "flip and step take less than two seconds, recording included",
     ),
@@ -232,8 +232,8 @@ CLAIMS = (
     Claim(
         name="live-flip",
         section="daemon",
-        document="docs/how-to/production.md",
-        quote="2 s after the file has changed",
+        document=ROLLBACK,
+        quote="| on this machine | 2 s |",
         test="a real daemon's run on CUDA, by graphs, follows flag and override, there and back, "
         "within two seconds each time (`deploy/drill/drill.py`)",
     ),
