@@ -2,8 +2,8 @@
 
 ``KUBERNETES_PROGRAMS=FOLDER python -m pytest -n 0 THIS_FILE``, where FOLDER holds the programs
 ``etcd``, ``kube-apiserver`` and ``kube-controller-manager``. Its name keeps it out of the suite: no
-package registry has these programs. With Kubernetes 1.20.2, built with Go 1.19.8 from the sources of
-Debian 12, and etcd 3.5.1, all 34 tests of that time passed.
+package registry has these programs. With Kubernetes 1.20.2, built with Go 1.19.8 from Debian 12's
+sources, and etcd 3.5.1, all 34 tests of that time passed.
 """
 
 import os
