@@ -69,7 +69,8 @@ everything: $(VENV)/.everything  ## All that a test can ask of the virtual envir
 
 $(VENV)/.everything: $(STAMP)
 	@echo "Installing what the tests and benchmarks use beyond that"
-	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy,ray]'
+	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy,ray,verl]'
+	@$(PIP) --constraint constraints.txt --no-deps --upgrade --target $(VENV)/verl verl  # read, never imported
 	touch $@
 
 bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover  ## All of the measurements below, in some four hours

@@ -1,6 +1,11 @@
-"""The overrides of verl: exact names, read in its source at the commits named."""
+"""The overrides of verl: exact names, which verl's own configuration files accept."""
 
 import json
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -32,6 +37,30 @@ KNOWN = {
         },
     ),
 }
+
+MISSING = "verl's files are not installed: make everything installs them"
+Compose = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def compose() -> Compose:
+    """Composes the configuration of a PPO job of the installed verl with overrides, as verl does.
+
+    The folder is not on the path, so that verl cannot be imported: its dependencies are absent.
+    """
+    hydra = pytest.importorskip("hydra", reason=MISSING)
+    installed = [*metadata.distributions(name="verl", path=[str(Path(sys.prefix) / "verl")])]
+    if not installed:
+        pytest.skip(MISSING)
+    (verl,) = installed
+    assert verl.version == "0.7.0", "the version that the command prints by default"
+    folder = str(verl.locate_file("verl/trainer/config"))
+
+    def compose_job(*overrides: str) -> Any:
+        with hydra.initialize_config_dir(folder, version_base=None):
+            return hydra.compose("ppo_trainer", overrides=[*overrides])
+
+    return compose_job
 
 
 def ask(*arguments: str) -> list[str]:
@@ -95,6 +124,27 @@ def test_every_preset_is_printed_for_every_version(version: str) -> None:
         assert all("=" in each for each in answer["overrides"])
         pure = [each for each in answer["remarks"] if "for measurements only" in each]
         assert bool(pure) == preset.pure
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_verls_own_configuration_takes_every_override(preset: str, compose: Compose) -> None:
+    """Hydra refuses a name that verl's files lack; each value arrives where it was sent."""
+    printed = [line for line in ask(preset) if not line.startswith("#")]
+    job = compose(*printed)
+    for override in printed:
+        path, _, value = override.removeprefix("+").partition("=")
+        found = job
+        for name in path.split("."):
+            found = found[name]
+        assert str(found) == value, override
+    added = {line.split("=")[0] for line in printed if line.startswith("+")}
+    assert added <= {"+actor_rollout_ref.model.override_config.attn_implementation"}
+
+
+def test_verls_own_configuration_refuses_an_unknown_override(compose: Compose) -> None:
+    assert "override_config" in compose().actor_rollout_ref.model
+    with pytest.raises(Exception, match=r"actor_rollout_ref\.actor\.dtype"):
+        compose("actor_rollout_ref.actor.dtype=float16")  # that of FlowRL's branch
 
 
 @pytest.mark.parametrize(
