@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-STEP, GUIDE = "docs/explanation/training-step.md", "docs/tutorials/fp16-training.md"
+STEP, GUIDE = "docs/explanation/training-step.md", "docs/how-to/training-loop.md"
 COSTS, PREFLIGHT = "docs/explanation/benchmarks.md", "docs/how-to/preflight.md"
 RANKS, FLEET = "docs/how-to/distributed.md", "docs/how-to/fleet.md"
 POLICIES = "docs/explanation/policy-measurements.md"

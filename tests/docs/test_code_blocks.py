@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import structlog
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.agent_contract import Agent, RunContext
 from infrastructure.agent_contract.run_context import Budget
@@ -22,6 +23,7 @@ from infrastructure.trajectories.schema import target_problem
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE, AUTHORS = DOCS / "tutorials/fp16-training.md", DOCS / "tutorials/writing-an-agent.md"
+RECIPES, TRAINER = DOCS / "how-to/training-loop.md", DOCS / "reference/trainer.md"
 POLICIES, FLEET = DOCS / "how-to/policies.md", DOCS / "how-to/fleet.md"
 VERL = DOCS / "how-to/verl.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -91,16 +93,16 @@ def test_the_newest_line_of_a_verl_log_becomes_prometheus_text(tmp_path: Path) -
 def test_the_guide_to_the_trainer_runs(empty_folder: Path, one_rank: None) -> None:
     names: dict[str, Any] = {"__name__": "guide"}
     trained = []
-    for place, source in blocks(GUIDE):
+    for place, source in [*blocks(GUIDE), *blocks(RECIPES)]:
         run(source, place, names)
         if (trainer := names.get("trainer")) is not None and trainer not in trained:
             trained.append(trainer)
-    assert sum(each.get_stats()["fp16_steps"] > 0 for each in trained) >= 5
-    assert names["resumed"].training_steps == 1
-    assert names["trainer"].precision == "fp32"
+    assert sum(each.get_stats()["fp16_steps"] > 0 for each in trained) >= 4
+    assert names["resumed"].training_steps == 33
+    assert names["resumed"].precision == "fp32"
     assert (empty_folder / "checkpoint.pt.json").is_file()
-    for train, path in (("train_with_ddp", "ddp.pt"), ("train_with_fsdp2", "fsdp2.pt")):
-        names[train]()
+    for wrap, path in ((DistributedDataParallel, "ddp.pt"), (names["shard"], "fsdp2.pt")):
+        names["train"](wrap, path)
         assert (empty_folder / path).is_file()
 
 
@@ -141,9 +143,9 @@ def test_the_rollout_on_the_page_about_policies_runs() -> None:
     assert 0 < names["difference_BS"].abs().max() < 0.1
 
 
-def rows(heading: str) -> list[list[str]]:
-    """Cells of the first table below *heading* in the guide, without its head."""
-    section = GUIDE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+def rows(page: Path, heading: str) -> list[list[str]]:
+    """Cells of the first table below *heading* in *page*, without its head."""
+    section = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     table = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[2:]]
 
@@ -153,8 +155,8 @@ def code(cell: str) -> list[str]:
 
 
 def test_the_table_of_options_is_the_configuration() -> None:
-    documented = {(code(row[0])[0], eval(code(row[1])[0])) for row in rows("Options")}
-    assert len(documented) == len(rows("Options"))
+    documented = {(code(row[0])[0], eval(code(row[1])[0])) for row in rows(TRAINER, "Options")}
+    assert len(documented) == len(rows(TRAINER, "Options"))
     assert documented == {(field.name, field.default) for field in fields(FP16TrainingConfig)}
 
 
@@ -162,12 +164,12 @@ def test_the_table_of_statistics_is_that_of_the_trainer() -> None:
     names: dict[str, Any] = {"__name__": "guide"}
     for place, source in blocks(GUIDE)[:2]:
         run(source, place, names)
-    documented = {name for row in rows("What happened in the steps") for name in code(row[0])}
+    documented = {name for row in rows(TRAINER, "Statistics") for name in code(row[0])}
     assert documented == set(names["trainer"].get_stats())
 
 
 def test_every_symptom_has_a_cause_and_a_remedy() -> None:
-    table = rows("Troubleshooting")
+    table = rows(RECIPES, "Troubleshooting")
     assert len(table) > 8
     assert all(len(row) == 3 and all(row) for row in table)
 
