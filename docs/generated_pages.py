@@ -16,6 +16,9 @@ LIBRARY = (
     "infrastructure.training.loop",
     "infrastructure.training.checkpoints",
     "infrastructure.agent_contract",
+    "infrastructure.agent_contract.transition",
+    "infrastructure.agent_contract.on_policy_job",
+    "infrastructure.agent_contract.command",
     "infrastructure.world_model_agent",
     "infrastructure.world_model",
     "infrastructure.trajectories",
@@ -23,6 +26,10 @@ LIBRARY = (
     "infrastructure.fleet",
     "genesis_fp16.testing",
 )
+_REPEATED = {  # names that another module of the list shows already
+    "infrastructure.agent_contract.transition": "Transition",
+    "infrastructure.world_model_agent": "Box, Discrete, RunContext, Schedule, Text, Transition, TransitionSpec",
+}
 _SECTION = re.compile(r"^# --- (.+)$")
 _SETTING = re.compile(r"^#?([A-Z][A-Z0-9_]+)=(.*)$")
 _TABLE = ("", "| setting | default | hot | effect |", "|---|---|---|---|")
@@ -70,7 +77,7 @@ def library() -> str:
     lines = ["# The library", "", "What a module's `__all__` names is public; the rest may change."]
     for module in LIBRARY:
         lines += ["", f"## {module}", "", "```{eval-rst}", f".. automodule:: {module}"]
-        if module == "infrastructure.world_model_agent":  # it repeats names of the contract
-            lines.append("   :exclude-members: RunContext, Schedule, Transition")
+        if module in _REPEATED:
+            lines.append(f"   :exclude-members: {_REPEATED[module]}")
         lines.append("```")
     return "\n".join(lines) + "\n"

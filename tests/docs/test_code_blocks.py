@@ -23,6 +23,7 @@ from infrastructure.trajectories.schema import target_problem
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE, AUTHORS = DOCS / "tutorials/fp16-training.md", DOCS / "tutorials/writing-an-agent.md"
+AGENTS = DOCS / "reference/agents.md"
 RECIPES, TRAINER = DOCS / "how-to/training-loop.md", DOCS / "reference/trainer.md"
 POLICIES, FLEET = DOCS / "how-to/policies.md", DOCS / "how-to/fleet.md"
 VERL = DOCS / "how-to/verl.md"
@@ -131,7 +132,7 @@ def test_the_agent_of_the_guide_for_authors_works(
     collected = list(itertools.islice(agent.collect(context), 250))
     assert len({transition.group for transition in collected}) == 2
     assert all(target_problem(agent.spec(), transition) is None for transition in collected)
-    for place, source in blocks(AUTHORS)[1:]:
+    for place, source in [*blocks(AUTHORS)[1:], *blocks(AGENTS)]:
         run(source, place, names)
     assert {"test_contract", "recorded"} <= names.keys()
 

@@ -19,7 +19,7 @@ from genesis_fp16.plugins.commands import CommandUnavailableError
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 PROGRAM = Path(sys.executable).parent / "genesis-fp16"
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "tutorials/writing-an-agent.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference/agents.md"
 WITH_CONTEXT = """
 import typer
 from infrastructure.agent_contract.command import CommandContext, CommandError
