@@ -28,7 +28,9 @@ LIBRARY = (
 )
 _REPEATED = {  # names that another module of the list shows already
     "infrastructure.agent_contract.transition": "Transition",
-    "infrastructure.world_model_agent": "Box, Discrete, RunContext, Schedule, Text, Transition, TransitionSpec",
+    "infrastructure.world_model_agent": (
+        "Box, Discrete, RunContext, Schedule, Text, Transition, TransitionSpec"
+    ),
 }
 _SECTION = re.compile(r"^# --- (.+)$")
 _SETTING = re.compile(r"^#?([A-Z][A-Z0-9_]+)=(.*)$")
