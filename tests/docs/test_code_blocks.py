@@ -26,7 +26,6 @@ GUIDE, AUTHORS = DOCS / "tutorials/fp16-training.md", DOCS / "tutorials/writing-
 AGENTS = DOCS / "reference/agents.md"
 RECIPES, TRAINER = DOCS / "how-to/training-loop.md", DOCS / "reference/trainer.md"
 POLICIES, FLEET = DOCS / "how-to/policies.md", DOCS / "how-to/fleet.md"
-VERL = DOCS / "how-to/verl.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -76,20 +75,6 @@ def test_the_blocks_of_all_pages_are_python() -> None:
         compile(source, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-def test_the_newest_line_of_a_verl_log_becomes_prometheus_text(tmp_path: Path) -> None:
-    [(place, source)] = blocks(VERL)
-    names: dict[str, Any] = {"__name__": "verl_textfile"}
-    run(source, place, names)
-    data = '{"rollout_corr/k3_kl": 0.001, "training/epoch": 0, "note": "x", "done": true}'
-    step = f'{{"step": 7, "data": {data}}}'
-    expected = (
-        'verl_step{experiment="flowrl"} 7\nverl_rollout_corr_k3_kl{experiment="flowrl"} 0.001\n'
-        'verl_training_epoch{experiment="flowrl"} 0\n'
-    )
-    for log, text in (("", ""), (f"{step}\n", expected), (f'{step}\n{{"step": 8, "da', expected)):
-        assert names["exposition"](log, "flowrl") == text
-
-
 @pytest.mark.process
 def test_the_guide_to_the_trainer_runs(empty_folder: Path, one_rank: None) -> None:
     names: dict[str, Any] = {"__name__": "guide"}
@@ -98,7 +83,7 @@ def test_the_guide_to_the_trainer_runs(empty_folder: Path, one_rank: None) -> No
         run(source, place, names)
         if (trainer := names.get("trainer")) is not None and trainer not in trained:
             trained.append(trainer)
-    assert sum(each.get_stats()["fp16_steps"] > 0 for each in trained) >= 4
+    assert sum(each.get_stats()["fp16_steps"] > 0 for each in trained) >= 3
     assert names["resumed"].training_steps == 33
     assert names["resumed"].precision == "fp32"
     assert (empty_folder / "checkpoint.pt.json").is_file()
