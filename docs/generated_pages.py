@@ -23,6 +23,12 @@ LIBRARY = (
     "infrastructure.world_model",
     "infrastructure.trajectories",
     "infrastructure.policy",
+    "infrastructure.precision_lab.metrics.accumulation",
+    "infrastructure.precision_lab.metrics.clipping",
+    "infrastructure.precision_lab.metrics.errors",
+    "infrastructure.precision_lab.metrics.kl",
+    "infrastructure.precision_lab.metrics.resolution",
+    "infrastructure.precision_lab.metrics.values",
     "infrastructure.fleet",
     "genesis_fp16.testing",
 )

@@ -7,7 +7,6 @@ import itertools
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.agent_contract import Agent, RunContext
 from infrastructure.agent_contract.run_context import Budget
-from infrastructure.training import FP16TrainingConfig
 from infrastructure.trajectories.schema import target_problem
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -138,12 +136,6 @@ def rows(page: Path, heading: str) -> list[list[str]]:
 
 def code(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
-
-
-def test_the_table_of_options_is_the_configuration() -> None:
-    documented = {(code(row[0])[0], eval(code(row[1])[0])) for row in rows(TRAINER, "Options")}
-    assert len(documented) == len(rows(TRAINER, "Options"))
-    assert documented == {(field.name, field.default) for field in fields(FP16TrainingConfig)}
 
 
 def test_the_table_of_statistics_is_that_of_the_trainer() -> None:

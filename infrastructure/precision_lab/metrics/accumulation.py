@@ -17,7 +17,7 @@ POSITIONS = (64, 256, 512)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccumulatedError:
-    """Mean over sequences of |sum of the first n half log-probabilities - sum of exact ones|.
+    """Mean over sequences of the error of the sum of the first n log-probabilities, absolute.
 
     n counts valid tokens of each sequence, so prompts, padding and text between them do not
     count. Sums are float64: those of float32 numbers are then closer to the exact sum than Kahan's
@@ -64,7 +64,7 @@ def measure_accumulated_error(
 
 
 def accumulated_error(log_probs_BS: Tensor, exact_log_probs_BS: Tensor, mask_BS: Tensor) -> Tensor:
-    """|Running sum of the differences| by number of valid tokens, [B, S] float64.
+    """Absolute running sum of the differences by number of valid tokens, [B, S] float64.
 
     Column n - 1 belongs to the first n valid tokens of a sequence; beyond its length, a row
     repeats the last one. Arguments and errors as for `measure_accumulated_error`.

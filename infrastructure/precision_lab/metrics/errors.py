@@ -16,7 +16,7 @@ _TINY = 1e-12  # keeps the relative error of an exact zero finite
 class PrecisionError:
     """Errors x - y of values x against exact ones y, over N valid entries, float64.
 
-    Absolute: |x - y|. Relative: |x - y| / (|y| + 1e-12), so where y is 0, the error in units of
+    Absolute: `|x - y|`. Relative: `|x - y| / (|y| + 1e-12)`, so where y is 0, the error in units of
     1e-12. Quantiles are interpolated linearly. A NaN makes the figures NaN, an infinity infinite.
 
     Attributes:

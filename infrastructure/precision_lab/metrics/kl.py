@@ -37,10 +37,10 @@ class KlMetrics:
         kl_penalty_p99: 99 % quantile of the penalty, interpolated linearly.
         kl_penalty_max: Largest penalty.
         log_ratio_std: Standard deviation of r (N - 1); 0 for one token.
-        log_ratio_abs_max: Largest |r|.
-        log_ratio_near_zero_frac: Share of tokens with |r| < 1e-6.
+        log_ratio_abs_max: Largest `|r|`.
+        log_ratio_near_zero_frac: Share of tokens with `|r|` < 1e-6.
         kl_penalty_near_zero_frac: Share of tokens with a penalty below 1e-8, also a negative one.
-        log_ratio_clamped_frac: Share of tokens with |r| > 10.
+        log_ratio_clamped_frac: Share of tokens with `|r|` > 10.
     """
 
     valid_token_count: int
@@ -64,8 +64,8 @@ def kl_penalty(log_ratio: Tensor) -> Tensor:
     """``exp(c) - 1 - c`` with c = *log_ratio* clamped to ±10, each operation in its dtype.
 
     The formula of dtype-rlhf as it stands, because its cancellation is what is measured: in BF16
-    it returns 0, or a wrong multiple of 2^-8, for most |log_ratio| below 0.1. Pass float64 for the
-    exact value; a training should use `infrastructure.policy.losses.kl.kl_estimate`.
+    it returns 0, or a wrong multiple of 2^-8, for most `|log_ratio|` below 0.1. Pass float64 for
+    the exact value; a training should use `infrastructure.policy.losses.kl.kl_estimate`.
     """
     bounded = log_ratio.clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
     return bounded.exp() - 1 - bounded

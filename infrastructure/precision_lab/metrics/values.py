@@ -31,12 +31,12 @@ class ValueMetrics:
     """Values of the valid tokens of one batch, rounded to the type of the role ``value``.
 
     Attributes:
-        value_max: Largest |v| of this batch and of `previous_max`; infinite from the first
+        value_max: Largest `|v|` of this batch and of `previous_max`; infinite from the first
             infinite value on, NaN from the first NaN on.
         value_headroom: The type's threshold in `DANGER` minus `value_max`; negative beyond it.
         value_quant_step_median: Median gap between sorted distinct finite values, see
             `quant_step_median`; NaN if no value is finite.
-        value_ulp_median: Median distance from |v| to the next larger number of the type.
+        value_ulp_median: Median distance from `|v|` to the next larger number of the type.
         value_stagnation_rate: Share of tokens whose rounded value equals the one that the same
             token had before the update; None without earlier values.
     """
@@ -107,7 +107,7 @@ def stagnation_rate(
 
 
 def spacing(values: Tensor, precision: PrecisionName) -> Tensor:
-    """Distance from each |value|, rounded to *precision*, to the next larger number; float64.
+    """Distance from each `|value|`, rounded to *precision*, to the next larger number; float64.
 
     At a power of two the next smaller number is half as far away. The largest finite number has
     an infinite distance, infinity and NaN give NaN.
