@@ -24,7 +24,7 @@ from agents.se_darwin.result import (
 )
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.sandbox.server_process import TimeUpError
-from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.evolution import Evolution, StepResult
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import CombinedRanker, RandomRanker, Ranker, SuspicionRanker
 from agents.se_darwin.settings import SEDarwinSettings
@@ -282,11 +282,11 @@ class SEDarwinAgent(WorldModelAgent):
         evolution: Evolution,
         request: EvolutionRequest,
         started: float,
-        record: Callable[[Sequence[Outcome]], None],
+        record: Callable[[Sequence[StepResult]], None],
     ) -> Search:
         """Run generations until a program is good enough or a limit is reached."""
         iterations: list[Iteration] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[StepResult] = []
         while True:
             began = time.monotonic()
             seconds_left = started + (request.max_seconds or math.inf) - began

@@ -258,7 +258,7 @@ class PolicyLearner:
 
     def _round_metrics(self, batches: Sequence[Batch]) -> Mapping[str, float]:
         """What the correction leaves of a round; see `Correction`."""
-        tensors = {name: torch.cat([each[name] for each in batches]) for name in batches[0]}
+        tensors = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
         corrected = self._corrected(
             TokenBatch.from_tensors(tensors), tensors["old_log_probs_BS"], tensors["advantages"]
         )
@@ -330,7 +330,7 @@ class PolicyLearner:
             forward, pad_token=tokenizer.pad_token_id, stop_tokens=[tokenizer.eos_token_id]
         )
         return engine.generate(
-            [tokenizer.encode(each.prompt) for each in problems],
+            [tokenizer.encode(problem.prompt) for problem in problems],
             sampling=sampling,
             max_new_tokens=self._max_new_tokens,
             seed=seed,

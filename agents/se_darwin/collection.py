@@ -10,7 +10,7 @@ from agents.se_darwin.corpus import Subject, load_subjects
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.features import Step, StepFeatures, observe
 from agents.se_darwin.sandbox import Limits, Sandbox
-from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.evolution import Evolution, StepResult
 from agents.se_darwin.search.operators import revise
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import Ranker, SuspicionRanker
@@ -164,7 +164,7 @@ def survey_tasks(
         for (source, step), child in zip(programs.items(), children, strict=True):
             if source not in sampled and not child.fixed:
                 continue
-            outcome = Outcome(
+            outcome = StepResult(
                 step=step,
                 observation=observation,
                 action=features.describe(step),
@@ -206,7 +206,7 @@ def undoing_steps(task: RepairTask, steps: Sequence[Step]) -> list[Step]:
     return [step for step in steps if task.space.program(step.edits) == task.original]
 
 
-def to_transition(task: RepairTask, outcome: Outcome, sandbox: Sandbox) -> Transition:
+def to_transition(task: RepairTask, outcome: StepResult, sandbox: Sandbox) -> Transition:
     """Convert *outcome*; a repair is also run on the hidden tests, for information only."""
     delta = outcome.child.score - outcome.parent.score
     info: dict[str, str | float] = {

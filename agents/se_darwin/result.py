@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 
 from agents.se_darwin.certainty import Assessment, Certainty
 from agents.se_darwin.edits.rewrite import rewrite
-from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.evolution import Evolution, StepResult
 from agents.se_darwin.solution.evolved_program import EditDescriber, EvolvedProgram, unified_diff
 from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin.tasks.evaluation import Evaluation
@@ -80,7 +80,7 @@ class Search:
     found: Evaluation
     best: Evaluation
     iterations: list[Iteration] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[StepResult] = field(default_factory=list)
     statistics: dict[str, float] = field(default_factory=dict)
     assessment: Assessment | None = None
     recorded: str = ""

@@ -112,9 +112,9 @@ class RecordedConversationAgent(WorldModelAgent):
             self._source.keep_positions()
         conversations, positives = set[str](), 0
         name, label = self.outcome
-        for each in transitions:
-            conversations.add(each.group)
-            positives += each.next_observation.get(name) == label
+        for transition in transitions:
+            conversations.add(transition.group)
+            positives += transition.next_observation.get(name) == label
         where = f"add files to {self._source.folder}" if self._source else "add conversations"
         if len(conversations) < NEEDED_CONVERSATIONS:
             raise InsufficientDataError(
@@ -147,7 +147,7 @@ class RecordedConversationAgent(WorldModelAgent):
         if self.outcome != success:
             name, label = self.outcome
             positive_N = torch.tensor(
-                [each.next_observation[name] == label for each in transitions]
+                [transition.next_observation[name] == label for transition in transitions]
             )
             metrics[f"{name}.auroc"] = auroc(self._chances(predicted, self.outcome), positive_N)
         return metrics
@@ -200,7 +200,7 @@ def best_of_k(transitions: Sequence[Transition], scores: Sequence[float]) -> dic
     states = defaultdict[tuple[tuple[str, FieldValue], ...], list[tuple[float, Transition]]](list)
     for transition, score in zip(transitions, scores, strict=True):
         states[tuple(sorted(transition.observation.items()))].append((score, transition))
-    several = [each for each in states.values() if len(each) > 1]
+    several = [state for state in states.values() if len(state) > 1]
     if not several:
         return {"best_of_k.states": 0.0}
     uplifts, possible = list[float](), list[float]()

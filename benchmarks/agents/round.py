@@ -47,7 +47,7 @@ class RoundFailedError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class RunResult:
     """What became of one agent's run.
 
     Attributes:
@@ -73,7 +73,7 @@ class Measured:
 
     cpu_seconds: float
     peak_mebibytes: float
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, RunResult]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +176,7 @@ class Round:
         path = self._kept / f"{self._slug(way)}-{'-'.join(names)}.json"
         if path.exists():
             kept = json.loads(path.read_text())
-            outcomes = {name: Outcome(**each) for name, each in kept.pop("outcomes").items()}
+            outcomes = {name: RunResult(**each) for name, each in kept.pop("outcomes").items()}
             return Measured(outcomes=outcomes, **kept)
         with tempfile.TemporaryDirectory(prefix="genesis-round-") as folder:
             home = Path(folder) / "home"
@@ -281,13 +281,13 @@ def _run_process(
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def _outcome(home: Path, name: str) -> Outcome:
+def _outcome(home: Path, name: str) -> RunResult:
     run_folder = home / "runs" / name
     events = run_folder / "attempts" / "1" / "events.ndjson"
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     (published,) = [each for each in lines if each["kind"] == "published"]
     best_epoch = (run_folder / "best-epoch.pt").read_bytes()
-    return Outcome(
+    return RunResult(
         published=published["published"],
         steps=int(published["metrics"]["training_steps"]),
         weights=hashlib.sha256(best_epoch).hexdigest(),

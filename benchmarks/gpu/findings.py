@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Outcome = Literal["proven", "refuted", "not measurable"]
+Verdict = Literal["proven", "refuted", "not measurable"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Finding:
     """
 
     claim: str
-    outcome: Outcome
+    outcome: Verdict
     measured: str = ""
     reason: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)

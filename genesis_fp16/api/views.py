@@ -334,7 +334,7 @@ class MismatchPoint(View):
     report: Mapping[str, JsonValue]
 
 
-class Outcome(View):
+class RunEvaluation(View):
     """The held-out metric of a successful run; *precision* is half, fp32 or mixed."""
 
     run_id: str

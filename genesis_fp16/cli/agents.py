@@ -117,15 +117,19 @@ def _print_report(report: PreflightReport) -> None:
         ],
         [
             [
-                each.precision,
-                "yes" if each.usable else "no",
-                "" if each.seconds_per_step is None else f"{each.seconds_per_step * 1e3:.2f} ms",
-                "" if each.ratio is None else f"{each.ratio:.2f} ±{each.ratio_error or 0.0:.2f}",
-                _mebibytes(each.saved_bytes),
-                _mebibytes(each.peak_bytes),
-                "" if each.gradient_error is None else f"{each.gradient_error:.2g}",
+                measurement.precision,
+                "yes" if measurement.usable else "no",
+                ""
+                if measurement.seconds_per_step is None
+                else f"{measurement.seconds_per_step * 1e3:.2f} ms",
+                ""
+                if measurement.ratio is None
+                else f"{measurement.ratio:.2f} ±{measurement.ratio_error or 0.0:.2f}",
+                _mebibytes(measurement.saved_bytes),
+                _mebibytes(measurement.peak_bytes),
+                "" if measurement.gradient_error is None else f"{measurement.gradient_error:.2g}",
             ]
-            for each in report.measurements
+            for measurement in report.measurements
         ],
     )
     if report.modules:
@@ -142,13 +146,13 @@ def _print_ranges(report: PreflightReport) -> None:
         ["module in FP16", "activation", "gradient", "underflow", ""],
         [
             [
-                each.module,
-                f"{each.activation:.3g}",
-                f"{each.gradient:.3g}",
-                f"{each.underflow:.2%}",
-                "keep in FP32" if each.keep_fp32 else "",
+                module.module,
+                f"{module.activation:.3g}",
+                f"{module.gradient:.3g}",
+                f"{module.underflow:.2%}",
+                "keep in FP32" if module.keep_fp32 else "",
             ]
-            for each in report.modules[:_MODULES_SHOWN]
+            for module in report.modules[:_MODULES_SHOWN]
         ],
     )
     if (more := len(report.modules) - _MODULES_SHOWN) > 0:

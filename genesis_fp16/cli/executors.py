@@ -34,10 +34,13 @@ def check(
 
     findings = list(check_executor(load_settings(), wait_seconds=wait))
     if as_json:
-        print_json([asdict(each) for each in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         print_table(
             ["", "found", "remedy"],
-            [["ok" if each.ok else "fail", each.what, each.remedy] for each in findings],
+            [
+                ["ok" if finding.ok else "fail", finding.what, finding.remedy]
+                for finding in findings
+            ],
         )
-    raise typer.Exit(0 if all(each.ok for each in findings) else 1)
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else 1)

@@ -81,8 +81,8 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
             if each.subject in (agent, "all")
         ],
         "outcomes": [
-            {**asdict(each), "value": None if math.isnan(each.value) else each.value}
-            for each in store.compared.results(agent)
+            {**asdict(result), "value": None if math.isnan(result.value) else result.value}
+            for result in store.compared.results(agent)
         ],
     }
 
@@ -215,7 +215,7 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
     if answer["folder_removed"]:
         yield f"Run folder    {answer['folder_removed']}"
     if statistics := seen.get("statistics"):
-        scales = [f"{each['loss_scale']:g}" for each in statistics][-_SHOWN_SCALES:]
+        scales = [f"{statistic['loss_scale']:g}" for statistic in statistics][-_SHOWN_SCALES:]
         yield f"Loss scale    {' -> '.join(scales)}"
     yield from _mismatch([each["report"] for each in seen.get("mismatches", ())])
     if modules := seen.get("offending_modules"):
@@ -295,8 +295,8 @@ def _print_decisions(decisions: list[dict[str, Any]]) -> None:
     print_table(
         ["decided", "state", "trigger", "trips", "who", "run", "why"],
         [
-            [moment(each["at"]), *(each[name] for name in _DECISION_COLUMNS)]
-            for each in decisions[:_SHOWN_DECISIONS]
+            [moment(decision["at"]), *(decision[name] for name in _DECISION_COLUMNS)]
+            for decision in decisions[:_SHOWN_DECISIONS]
         ],
     )
 
@@ -319,7 +319,7 @@ def _print_comparison(outcomes: list[dict[str, Any]]) -> None:
     print_table(
         ["trained in", "runs", f"mean {metric}{direction}", "least", "most", "newest"], rows
     )
-    if any(each["decided_value"] is not None for each in outcomes):
+    if any(outcome["decided_value"] is not None for outcome in outcomes):
         print_line(
             f"mean, least and most: {metric} of the trained network alone, which FP32 repetitions "
             "have too; newest: of the model published or refused (the network's in brackets)"

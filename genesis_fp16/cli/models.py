@@ -36,7 +36,7 @@ def list_versions(agent: str, as_json: JsonFlag = False) -> None:
         return
     print_table(
         ["version", "", "published", "transitions", "data", "hash of the data", "why"],
-        [[each.id, *_cells(each, found.in_use)] for each in found.versions],
+        [[version.id, *_cells(version, found.in_use)] for version in found.versions],
     )
     if found.in_use is None:
         print_line(f"the model of {name} in use is none of these")
@@ -80,9 +80,13 @@ def _cells(version: KeptVersion, in_use: str | None) -> list[object]:
 def _as_json(found: AgentModels) -> list[dict[str, object]]:
     return [
         {
-            **(each.facts.model_dump(mode="json") if each.facts is not None else {"id": each.id}),
-            "in_use": each.id == found.in_use,
-            "problem": each.problem,
+            **(
+                version.facts.model_dump(mode="json")
+                if version.facts is not None
+                else {"id": version.id}
+            ),
+            "in_use": version.id == found.in_use,
+            "problem": version.problem,
         }
-        for each in found.versions
+        for version in found.versions
     ]

@@ -133,7 +133,7 @@ def set_override(
 
     known = load_command_settings()
     now, seconds = time.time(), _seconds(valid_for)
-    name: PrecisionWish = next(each for each in WISHES if each == precision)
+    name: PrecisionWish = next(wish for wish in WISHES if wish == precision)
     override = Override(
         agent=check_agent_name(agent),
         precision=name,

@@ -97,18 +97,18 @@ def _header(report: ProfileReport, agent: str) -> Iterator[str]:
 
 
 def _print_phases(report: ProfileReport) -> None:
-    cuda = any(each.peak_cuda_bytes is not None for each in report.phases)
+    cuda = any(phase.peak_cuda_bytes is not None for phase in report.phases)
     rows = []
-    for each in report.phases:
+    for phase in report.phases:
         row = [
-            each.phase,
-            _times(each),
-            _seconds(each.run_cpu_seconds),
-            _seconds(each.run_wall_seconds),
-            "" if each.factor is None else f"{report.share(each.phase):.1%}",
-            _mebibytes(each.peak_bytes),
+            phase.phase,
+            _times(phase),
+            _seconds(phase.run_cpu_seconds),
+            _seconds(phase.run_wall_seconds),
+            "" if phase.factor is None else f"{report.share(phase.phase):.1%}",
+            _mebibytes(phase.peak_bytes),
         ]
-        rows.append([*row, _mebibytes(each.peak_cuda_bytes)] if cuda else row)
+        rows.append([*row, _mebibytes(phase.peak_cuda_bytes)] if cuda else row)
     columns = ["phase", "measured", "CPU s", "wall s", "share", "peak memory"]
     print_table([*columns, "on device"] if cuda else columns, rows)
 
@@ -125,14 +125,14 @@ def _times(cost: PhaseCost) -> str:
 
 
 def _print_steps(steps: tuple[StepCost, ...]) -> None:
-    cuda = any(each.busy_share is not None for each in steps)
+    cuda = any(step.busy_share is not None for step in steps)
     rows = []
-    for each in steps:
-        ratio = "" if each.ratio is None else f"{each.ratio:.2f} ±{each.ratio_error or 0.0:.2f}"
-        row = [each.precision, f"{1e3 * each.seconds:.2f} ms", ratio]
-        row += [_percent(each.fixed_share), _percent(each.cast_share)]
-        products = ", ".join(f"{flops / 1e6:.3g} M {kind}" for kind, flops in _products(each))
-        rows.append([*row, *([_percent(each.busy_share)] if cuda else []), products])
+    for step in steps:
+        ratio = "" if step.ratio is None else f"{step.ratio:.2f} ±{step.ratio_error or 0.0:.2f}"
+        row = [step.precision, f"{1e3 * step.seconds:.2f} ms", ratio]
+        row += [_percent(step.fixed_share), _percent(step.cast_share)]
+        products = ", ".join(f"{flops / 1e6:.3g} M {kind}" for kind, flops in _products(step))
+        rows.append([*row, *([_percent(step.busy_share)] if cuda else []), products])
     columns = ["step in", "time", "of FP32", "fixed", "casts", *(["busy"] if cuda else [])]
     print_table([*columns, "operations in products"], rows)
 
@@ -140,7 +140,7 @@ def _print_steps(steps: tuple[StepCost, ...]) -> None:
 def _in_force(report: ProfileReport) -> StepCost:
     """The step in the precision in force."""
     effective = report.precision.effective
-    return next((each for each in report.steps if each.precision == effective), report.steps[0])
+    return next((step for step in report.steps if step.precision == effective), report.steps[0])
 
 
 def _products(step: StepCost) -> list[tuple[str, float]]:
@@ -152,12 +152,12 @@ def _print_operators(step: StepCost) -> None:
         [f"operator in {step.precision}", "calls", "time", "share"],
         [
             [
-                _shortened(each.name),
-                f"{each.calls:.0f}",
-                f"{1e6 * each.seconds:.0f} us",
-                f"{each.share:.1%}",
+                _shortened(operator.name),
+                f"{operator.calls:.0f}",
+                f"{1e6 * operator.seconds:.0f} us",
+                f"{operator.share:.1%}",
             ]
-            for each in step.operators
+            for operator in step.operators
         ],
     )
 

@@ -94,7 +94,7 @@ def show_run(
         "folder_removed": describe_removal(folder, run.folder_removed) or None,
         "attempts_left_out": len(known) - len(newest),
         "attempts": attempts,
-        "precision_history": [change for each in attempts for change in each["precision"]],
+        "precision_history": [change for attempt in attempts for change in attempt["precision"]],
     }
     if as_json:
         print_json(answer)

@@ -149,7 +149,7 @@ class ControlApi:
         self._process = None
 
     def _start(self) -> None:
-        listeners = tuple(each.fileno() for each in self._listeners)
+        listeners = tuple(listener.fileno() for listener in self._listeners)
         spec = ApiSpec(parent=os.getpid(), listeners=listeners, settings=self._settings)
         self._started_at = self._clock()
         try:

@@ -185,7 +185,9 @@ class RunLoop:
     def _keep_rollbacks(self) -> None:
         """Restore overrides that vanished from the store, and remember what is in force."""
         in_force = self.resolver.overrides
-        missing = [each for each in self._memory.remembered.overrides if each not in in_force]
+        missing = [
+            override for override in self._memory.remembered.overrides if override not in in_force
+        ]
         if missing and (restored := self._store.overrides.restore(missing)):
             for each in restored:
                 log.warning(

@@ -75,7 +75,7 @@ def judge_profile(report: ProfileReport, agent: str) -> list[Finding]:
 
 def caveats(report: ProfileReport) -> Iterator[str]:
     """Why the numbers may say less than they seem to."""
-    if any(each.factor is None for each in report.phases):
+    if any(phase.factor is None for phase in report.phases):
         yield (
             "the number of steps of a whole run is unknown, because the job's batches have no "
             "length: give them __len__; what is unknown is not in the shares"
@@ -92,8 +92,8 @@ def caveats(report: ProfileReport) -> Iterator[str]:
             "more may train longer: raise --collect-seconds to measure it"
         )
     steps = [each for each in map(report.phase, _STEP) if each is not None]
-    wall = sum(each.wall_seconds for each in steps)
-    cpu = sum(each.cpu_seconds for each in steps)
+    wall = sum(step.wall_seconds for step in steps)
+    cpu = sum(step.cpu_seconds for step in steps)
     if report.device == "cpu" and report.threads == 1 and wall > CROWDED * cpu > 0.0:
         yield (
             f"other processes used the CPU: a step took {wall / cpu:.1f} times its CPU time; "
@@ -246,7 +246,7 @@ def _step(report: ProfileReport, agent: str) -> Iterator[Finding]:
 
 def _half(report: ProfileReport, agent: str) -> tuple[str, str]:
     """What half precision does to the step, and the change of precision that follows."""
-    half = next((each for each in report.steps if each.ratio is not None), None)
+    half = next((step for step in report.steps if step.ratio is not None), None)
     if half is None or half.ratio is None:
         return "no half type was measured on this device", ""
     name, error = half.precision, half.ratio_error or 0.0

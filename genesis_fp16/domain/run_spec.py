@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 from infrastructure.events import PrecisionState
 from infrastructure.options import LoopSettings
@@ -15,11 +15,18 @@ SPEC_FILE = "spec.json"  # in the attempt's folder
 LONGEST_SPEC = 1 << 24  # bytes
 
 Parallel = Literal["ddp", "fsdp2", "fsdp2-policy"]
+
+
+def _by_new_name(preset: object) -> object:
+    """Accept the name that the preset had in release 0.1, where a preset of roles has it, too."""
+    return "fast-growth" if preset == "precision-rl" else preset
+
+
 _Scale: TypeAlias = Annotated[float, Field(ge=2.0**-16, le=2.0**64)]
 _MinScale: TypeAlias = Annotated[float, Field(ge=2.0**-24, le=2.0**64)]
 _Growth: TypeAlias = Annotated[float, Field(gt=1, le=1024)]
 _Backoff: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
-_Preset = Literal["precision-rl"]
+_Preset: TypeAlias = Annotated[Literal["fast-growth"], BeforeValidator(_by_new_name)]
 _Policy = Literal["skip", "fallback_fp32", "halt"]
 
 
@@ -48,7 +55,7 @@ class TrainerOptions(BaseModel):
     fp16_growth_interval: Hot[OrEmpty[Count]] = Field(None, validation_alias="FP16_GROWTH_INTERVAL")
     """Steps without overflow before the scale grows; empty: the preset's, else 2000."""
     fp16_preset: Hot[OrEmpty[_Preset]] = Field(None, validation_alias="FP16_PRESET")
-    """Preset: precision-rl (Qi et al. 2025), a growth interval of 400; empty: none."""
+    """Preset: fast-growth (Qi et al. 2025), a growth interval of 400; empty: none."""
     fp16_adaptive_growth_interval: Hot[bool] = Field(
         default=False, validation_alias="FP16_ADAPTIVE_GROWTH_INTERVAL"
     )

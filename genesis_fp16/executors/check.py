@@ -55,7 +55,7 @@ def check_executor(settings: Settings, *, wait_seconds: float = 0.0) -> Iterator
         if settings.shared_url is not None:
             findings += check_store(ObjectStore(settings.shared_url))
         yield from findings
-        if wait_seconds and all(each.ok for each in findings):
+        if wait_seconds and all(finding.ok for finding in findings):
             yield from _check_by_job(engine, settings, wait_seconds)
     finally:
         engine.close()
@@ -67,7 +67,9 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
     if settings.database_url is not None:
         return
     mounts = [
-        each for each in psutil.disk_partitions(all=True) if home.is_relative_to(each.mountpoint)
+        partition
+        for partition in psutil.disk_partitions(all=True)
+        if home.is_relative_to(partition.mountpoint)
     ]
     kind = max(mounts, key=lambda each: len(each.mountpoint)).fstype if mounts else ""
     if _SHARED.match(kind):

@@ -152,7 +152,7 @@ class SlurmEngine:
 
     def check(self) -> list[Finding]:
         """Commands, version, slurmctld's answer, nodes, and whether sbatch would take a job."""
-        if missing := [each for each in COMMANDS if shutil.which(each) is None]:
+        if missing := [command for command in COMMANDS if shutil.which(command) is None]:
             remedy = "install Slurm's client commands (Debian: slurm-client) and its slurm.conf"
             return [Finding(ok=False, what=f"not installed: {', '.join(missing)}", remedy=remedy)]
         found: list[Finding] = []

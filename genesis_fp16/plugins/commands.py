@@ -86,11 +86,11 @@ def summarize_command(point: InstalledEntryPoint) -> str:
         if spec is None:
             return ""
         folders = [Path(each).joinpath(*inner) for each in spec.submodule_search_locations or ()]
-        files = [each.with_suffix(".py") for each in folders] if inner else []
-        files += [each / "__init__.py" for each in folders]
+        files = [folder.with_suffix(".py") for folder in folders] if inner else []
+        files += [folder / "__init__.py" for folder in folders]
         if spec.origin is not None and not inner:
             files.append(Path(spec.origin))
-        source = next((each for each in files if each.is_file()), None)
+        source = next((file for file in files if file.is_file()), None)
         nodes = [] if source is None else ast.parse(source.read_bytes()).body
     except (ImportError, OSError, SyntaxError, ValueError):
         return ""

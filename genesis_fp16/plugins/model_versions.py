@@ -194,7 +194,7 @@ def keep_unrecorded(agent_folder: Path, *, now: float) -> None:
     files = describe_published(agent_folder)
     if not files or version_in_use(agent_folder, read_versions(agent_folder, verify=False)):
         return
-    digest = hashlib.sha256("".join(each.sha256 for each in files.values()).encode())
+    digest = hashlib.sha256("".join(file.sha256 for file in files.values()).encode())
     version = ModelVersion(
         id=f"{UNRECORDED}{digest.hexdigest()[:8]}",
         run_id=None,

@@ -81,7 +81,7 @@ class ActiveAttempt:
         offset = attempt.events_offset
         path = events_path(settings.home, attempt)
         summary = RunSummary.of(run)
-        reported = next((each for each in EXIT_CODES if each == attempt.ending), None)
+        reported = next((code for code in EXIT_CODES if code == attempt.ending), None)
         progress = AttemptProgress(
             EventTail(path, offset, longest_backlog=LONGEST_BACKLOG, clock=clock),
             summary if reported is None else replace(summary, error=run.error),

@@ -173,7 +173,10 @@ class Timetable:
 
     def _apply_changes(self, now: float) -> None:
         """Plan again agents whose schedule has changed, once nothing of the old one is due."""
-        planned = ((self._handle_at.get(each, math.inf), each) for each in self._changed_schedules)
+        planned = (
+            (self._handle_at.get(schedule, math.inf), schedule)
+            for schedule in self._changed_schedules
+        )
         agents = [agent for at, agent in planned if at > now][:MAX_AGENTS]
         if not agents:
             return

@@ -86,7 +86,7 @@ class RollbackMemory:
 
         An error, for example of a full disk, is logged, and the next call tries again.
         """
-        fp32 = tuple(each for each in overrides if each.precision == "fp32")
+        fp32 = tuple(override for override in overrides if override.precision == "fp32")
         if self._kept is not None and self._kept[0] is settings and self._kept[1] == fp32:
             return
         try:

@@ -283,7 +283,9 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
                 self.problems.append(f"{what}; shorten it")
                 continue
             beginnings = ("__".join(parts[:count]) for count in range(1, len(parts)))
-            if whole := next((each for each in beginnings if each in self.variables), None):
+            if whole := next(
+                (beginning for beginning in beginnings if beginning in self.variables), None
+            ):
                 by = f"{shown_name(whole)} ({self.variables[whole].source})"
                 what = f"set both whole, by {by}, and in parts"
                 self.problems.append(f"{shown_name(name)} ({variable.source}): {what}; keep one")

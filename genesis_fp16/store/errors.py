@@ -78,7 +78,7 @@ def _is_full(folder: Path) -> bool:
 def _access(path: Path) -> str:
     """What prevents this user from writing the database, and the remedy."""
     files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
-    folder = next(each for each in path.parents if _exists(each))
+    folder = next(parent for parent in path.parents if _exists(parent))
     if not folder.is_dir() or (_exists(path) and not path.is_file()):
         return "its path is not a regular file: move that away, or set GENESIS_HOME"
     for each in (*filter(_exists, files), folder):

@@ -133,7 +133,7 @@ class ObjectStore:
             return []
         root, inside = self._path("") + "/", self._path(prefix) + "/"
         names = (each.lstrip("/") for each in found)  # some file systems add the folder itself
-        return [each.removeprefix(root) for each in names if each.startswith(inside)]
+        return [name.removeprefix(root) for name in names if name.startswith(inside)]
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; one may be gone already.

@@ -86,7 +86,7 @@ def freeze_job(
     """
     check_new(request.frozen)
     device, progress = torch.device(context.device), context.report_progress
-    options = {each.name: request.options[each.name] for each in fields(FreezeSize)}
+    options = {field.name: request.options[field.name] for field in fields(FreezeSize)}
     size = FreezeSize(**{name: int(str(value)) for name, value in options.items()})
     source: dict[str, str | int | None] = {"agent": spec.agent, "entry_point": spec.entry_point}
     if isinstance(job, OnPolicyJob):

@@ -148,7 +148,9 @@ class RunProfile:
             transitions=self._transitions,
             collected=self._collected,
             rows=next((each.shape[0] for each in batch.values() if each.ndim), 1),
-            parameters=sum(each.numel() for each in job.model.parameters() if each.requires_grad),
+            parameters=sum(
+                parameter.numel() for parameter in job.model.parameters() if parameter.requires_grad
+            ),
             measured_steps=times.first_steps + times.steady_steps,
             total_steps=times.total_steps,
             epochs=times.epochs,

@@ -110,9 +110,9 @@ class MismatchReport(_Measures):
 
     def k3_of(self, policy: PrecisionName, rollout: PrecisionName) -> float | None:
         """k3 of that combination; None if it was not measured."""
-        for each in self.combinations:
-            if (each.policy, each.rollout) == (policy, rollout):
-                return each.k3
+        for combination in self.combinations:
+            if (combination.policy, combination.rollout) == (policy, rollout):
+                return combination.k3
         return None
 
     @property
@@ -186,13 +186,13 @@ def attribute(
         None if the FP32 floor explains all of the mismatch, or a measurement is missing.
     """
     policy, rollout = reports[-1].policy, reports[-1].rollout
-    before = sum(each.excess_k3 for each in reports)
+    before = sum(report.excess_k3 for report in reports)
     if not before > 0:
         return None
 
     def remaining(policy: PrecisionName, rollout: PrecisionName) -> float:
         """Share of the excess; infinite if it was not measured."""
-        found = [(each.k3_of(policy, rollout), each.floor_k3) for each in reports]
+        found = [(report.k3_of(policy, rollout), report.floor_k3) for report in reports]
         after = sum(math.inf if k3 is None else excess(k3, floor) for k3, floor in found)
         if math.isinf(before):
             return 1.0 if math.isinf(after) else 0.0

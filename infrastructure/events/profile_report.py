@@ -148,23 +148,23 @@ class ProfileReport(_Part):
     @property
     def run_wall_seconds(self) -> float:
         """Wall seconds of a whole run, as far as they are known."""
-        return sum(each.run_wall_seconds or 0.0 for each in self.phases)
+        return sum(phase.run_wall_seconds or 0.0 for phase in self.phases)
 
     @property
     def run_cpu_seconds(self) -> float:
         """CPU seconds of a whole run, as far as they are known."""
-        return sum(each.run_cpu_seconds or 0.0 for each in self.phases)
+        return sum(phase.run_cpu_seconds or 0.0 for phase in self.phases)
 
     def share(self, *phases: str) -> float:
         """Share of *phases* in a whole run's wall time."""
-        chosen = (each.run_wall_seconds or 0.0 for each in self.phases if each.phase in phases)
+        chosen = (phase.run_wall_seconds or 0.0 for phase in self.phases if phase.phase in phases)
         whole = self.run_wall_seconds
         return sum(chosen) / whole if whole > 0.0 else 0.0
 
     def step_in(self, precision: PrecisionName) -> StepCost | None:
         """The step in *precision*; None if it was not measured."""
-        return next((each for each in self.steps if each.precision == precision), None)
+        return next((step for step in self.steps if step.precision == precision), None)
 
     def phase(self, name: str) -> PhaseCost | None:
         """The phase of this name; None if the run has none."""
-        return next((each for each in self.phases if each.phase == name), None)
+        return next((phase for phase in self.phases if phase.phase == name), None)

@@ -58,7 +58,7 @@ class PurePresetError(PresetError):
     """
 
     def __init__(self, name: str) -> None:
-        usable = ", ".join(each.name for each in PRESETS.values() if not each.pure)
+        usable = ", ".join(preset.name for preset in PRESETS.values() if not preset.pure)
         super().__init__(
             f"preset {name!r} is for measurements only: it has no FP32 master weights, so a "
             f"rollback would have nothing to return to. Choose one of {usable}"

@@ -112,7 +112,7 @@ def _with_gradients(
     arguments: Sequence[Tensor],
     weights: Tensor | None,
 ) -> list[Tensor]:
-    leaves = [each.clone().requires_grad_() for each in arguments]
+    leaves = [argument.clone().requires_grad_() for argument in arguments]
     with torch.enable_grad():
         result = function(*leaves).float()
         if weights is None:

@@ -202,7 +202,7 @@ def _of_each(
 ) -> _Value:
     """Apply *layer* to each member's own tensor, or to the stack where it is elementwise."""
     if isinstance(layer, nn.Linear):
-        own = zip(*(each.unbind() for each in parameters), strict=True)
+        own = zip(*(parameter.unbind() for parameter in parameters), strict=True)
         pairs = zip(_unstacked(value), own, strict=True)
         return _stacked([functional.linear(each, *weights) for each, weights in pairs])
     if isinstance(layer, nn.Dropout):
@@ -222,7 +222,7 @@ def _linear_agrees(
     fan_in, fan_out, dtype = layer.in_features, layer.out_features, half or torch.float32
     if not all(is_aligned(n, dtype) for n in (rows * fan_in, fan_out * fan_in, rows * fan_out)):
         return False
-    shapes = [(rows, fan_in), *(each.shape for each in layer.parameters())]
+    shapes = [(rows, fan_in), *(parameter.shape for parameter in layer.parameters())]
     return agrees(_stacked_linear, functional.linear, shapes, members=members, device=device)
 
 

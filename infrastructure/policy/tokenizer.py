@@ -60,7 +60,9 @@ class CharacterTokenizer:
 
     def __init__(self, characters: str) -> None:
         if len(set(characters)) != len(characters):
-            twice = sorted({each for each in characters if characters.count(each) > 1})
+            twice = sorted(
+                {character for character in characters if characters.count(character) > 1}
+            )
             raise ValueError(f"characters must differ from each other, got {twice} twice")
         self.characters = characters
         self._ids = {each: number for number, each in enumerate(characters, start=3)}

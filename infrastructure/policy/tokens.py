@@ -144,12 +144,12 @@ class TokenBatch:
             raise TokenBatchError(
                 f"the mapping has no {sorted(missing)}: make it with TokenBatch.to_tensors()"
             )
-        names = [each.name for each in fields(cls) if _PREFIX + each.name in tensors]
+        names = [field.name for field in fields(cls) if _PREFIX + field.name in tensors]
         return cls(**{name: tensors[_PREFIX + name] for name in names})
 
     def to_tensors(self) -> dict[str, Tensor]:
         """The tensors by name, for a trainer's batch; `from_tensors` is the inverse."""
-        named = {f"{_PREFIX}{each.name}": getattr(self, each.name) for each in fields(self)}
+        named = {f"{_PREFIX}{field.name}": getattr(self, field.name) for field in fields(self)}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def model_inputs(self) -> dict[str, Tensor]:

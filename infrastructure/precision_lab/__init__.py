@@ -5,7 +5,7 @@ the places that cause it. It holds the only code that keeps trained weights in h
 """
 
 from infrastructure.precision_lab.errors import LabError
-from infrastructure.precision_lab.experiment import Experiment, Outcome
+from infrastructure.precision_lab.experiment import Experiment, ExperimentResult
 from infrastructure.precision_lab.places import Operation, Place, PlaceError
 
-__all__ = ["Experiment", "LabError", "Operation", "Outcome", "Place", "PlaceError"]
+__all__ = ["Experiment", "ExperimentResult", "LabError", "Operation", "Place", "PlaceError"]

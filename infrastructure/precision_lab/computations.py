@@ -78,5 +78,5 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
     """Rows of all *parts*, [B] or [B, S]; those with fewer columns are padded on the right."""
     if parts[0].ndim == 1:
         return torch.cat(list(parts))
-    columns = max(each.shape[1] for each in parts)
-    return torch.cat([pad(each, (0, columns - each.shape[1])) for each in parts])
+    columns = max(part.shape[1] for part in parts)
+    return torch.cat([pad(part, (0, columns - part.shape[1])) for part in parts])

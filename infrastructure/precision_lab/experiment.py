@@ -24,12 +24,12 @@ GRADIENT = "gradient:"
 """Prefix of a gradient's name; the name of the parameter follows."""
 
 
-class OutcomeError(ValueError):
+class ExperimentResultError(ValueError):
     """A quantity of an outcome is in half precision, on another device, or has no fitting mask."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Outcome:
+class ExperimentResult:
     """What a repetition has computed, as it came out of its roles, in float32 or float64.
 
     Half results are cast up, so that no digit is lost after the role. Values at masked positions
@@ -44,7 +44,7 @@ class Outcome:
         mask_BS: Tokens of the completions, bool; None if there are none.
 
     Raises:
-        OutcomeError: See there.
+        ExperimentResultError: See there.
     """
 
     quantities: Mapping[str, Tensor]
@@ -53,13 +53,13 @@ class Outcome:
     def __post_init__(self) -> None:
         for name, value in self.quantities.items():
             if value.dtype not in (torch.float32, torch.float64) or value.device.type != "cpu":
-                raise OutcomeError(
+                raise ExperimentResultError(
                     f"{name} is {value.dtype} on {value.device}: return it as float32 or float64 "
                     "on the CPU"
                 )
             of_tokens = value.ndim == 2 and not name.startswith(GRADIENT)
             if of_tokens and (self.mask_BS is None or value.shape != self.mask_BS.shape):
-                raise OutcomeError(
+                raise ExperimentResultError(
                     f"{name} has the shape {tuple(value.shape)}: values of tokens need a mask of "
                     "the same shape"
                 )
@@ -92,7 +92,7 @@ class Experiment(Protocol):
     def keep_fp32(self) -> Sequence[str]:
         """Modules of the trained role that the training itself keeps in FP32."""
 
-    def run(self, region: Region) -> Outcome:
+    def run(self, region: Region) -> ExperimentResult:
         """Compute everything once, each role within ``region(role)``; deterministic on a CPU.
 
         The backward pass runs outside of any region, in the types of the forward pass.

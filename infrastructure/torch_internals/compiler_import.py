@@ -32,7 +32,7 @@ def defer_compiler_import() -> None:
     if _COMPILER in sys.modules:
         return
     owners: list[type] = [Optimizer, *_subclasses(TorchDispatchMode)]
-    methods = [each for owner in owners for each in vars(owner).values()]
+    methods = [var for owner in owners for var in vars(owner).values()]
     originals = [each for each in map(_original, methods) if each is not None]
     for original in originals:
         setattr(original, _CACHE, original)
@@ -69,4 +69,4 @@ def _original(method: object) -> Callable[..., object] | None:
 
 def _subclasses(owner: type) -> list[type]:
     direct: list[type] = owner.__subclasses__()
-    return direct + [each for child in direct for each in _subclasses(child)]
+    return direct + [subclass for child in direct for subclass in _subclasses(child)]

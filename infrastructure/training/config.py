@@ -98,17 +98,17 @@ class FP16TrainingConfig:
             object.__setattr__(self, "precision", Precision(self.precision))
 
     @classmethod
-    def preset(cls, name: Literal["precision-rl"]) -> FP16TrainingConfig:
+    def preset(cls, name: Literal["fast-growth"]) -> FP16TrainingConfig:
         """The configuration of a published recipe; change it with `dataclasses.replace`.
 
-        ``precision-rl`` is Qi et al. 2025, "Defeating the Training-Inference Mismatch via FP16":
+        ``fast-growth`` is Qi et al. 2025, "Defeating the Training-Inference Mismatch via FP16":
         FP16 whose scale tries to grow after 400 clean steps.
 
         Raises:
             ValueError: *name* is not a preset.
         """
-        if name != "precision-rl":
-            raise ValueError(f"{name!r} is not a preset; the only one is 'precision-rl'")
+        if name != "fast-growth":
+            raise ValueError(f"{name!r} is not a preset; the only one is 'fast-growth'")
         return cls(growth_interval=400)
 
     @property

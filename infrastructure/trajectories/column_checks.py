@@ -68,7 +68,9 @@ def box_targets(field: Box, name: str, transitions: Sequence[Transition]) -> Num
     try:
         values = _usable_numbers(field, _target_column(name, transitions))
         if values is not None and field.delta and name not in _NOT_IN_OBSERVATION:
-            before = _usable_numbers(field, [each.observation[name] for each in transitions])
+            before = _usable_numbers(
+                field, [transition.observation[name] for transition in transitions]
+            )
             values = None if before is None else values - before
     except KeyError:
         return None

@@ -219,7 +219,7 @@ class Assessor:
         return _Comparison(
             inputs=[inputs[place] for place in useful],
             given=tuple(given[place] for place in useful),
-            behaviours=[tuple(each[place] for place in useful) for each in behaviours],
+            behaviours=[tuple(behaviour[place] for place in useful) for behaviour in behaviours],
         )
 
     def _examples(self, root: Evaluation) -> Examples | None:

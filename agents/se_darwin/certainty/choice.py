@@ -153,7 +153,7 @@ def pattern(behaviour: Behaviour) -> tuple[object, ...]:
 
 def entropy(beliefs: Sequence[float]) -> float:
     """Return the entropy of *beliefs* in nats: 0 if there is only one possibility."""
-    return -sum(each * log(each) for each in beliefs if each > 0.0)
+    return -sum(belief * log(belief) for belief in beliefs if belief > 0.0)
 
 
 def _fails(output: object) -> bool:

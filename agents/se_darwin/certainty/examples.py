@@ -113,7 +113,9 @@ def _test_lines(docstring: str) -> tuple[list[str], list[str]]:
         except SyntaxError:
             return [], []
         if not example.want:
-            lines += [ast.unparse(each) for each in statements if not _is_import(each)]
+            lines += [
+                ast.unparse(statement) for statement in statements if not _is_import(statement)
+            ]
         elif len(statements) == 1 and isinstance(statements[0], ast.Expr) and _is_plain(example):
             lines.append(_assert(ast.unparse(statements[0]), example))
             calls.append(example.source.strip())

@@ -25,9 +25,11 @@ def _idle(node: ast.AST) -> int:
     if isinstance(node, ast.If | ast.While):
         found += isinstance(node.test, ast.Constant)
     elif isinstance(node, ast.Compare):
-        found += any(ast.unparse(each) == ast.unparse(node.left) for each in node.comparators)
+        found += any(
+            ast.unparse(comparator) == ast.unparse(node.left) for comparator in node.comparators
+        )
     elif isinstance(node, ast.Assign):
-        found += any(ast.unparse(each) == ast.unparse(node.value) for each in node.targets)
+        found += any(ast.unparse(target) == ast.unparse(node.value) for target in node.targets)
     return found
 
 
@@ -47,6 +49,6 @@ def _never_read(tree: ast.Module) -> set[str]:
             read = {each.id for each in names if not isinstance(each.ctx, ast.Store)}
             parts = ast.walk(node.args)
             own = {each.id for each in names if isinstance(each.ctx, ast.Store)}
-            own |= {each.arg for each in parts if isinstance(each, ast.arg)}
+            own |= {part.arg for part in parts if isinstance(part, ast.arg)}
             found |= {f"{node.name} {name}" for name in own - read - {"_", "self", "cls"}}
     return found

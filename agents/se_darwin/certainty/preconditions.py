@@ -28,12 +28,12 @@ class Preconditions:
 
     def __init__(self, calls: Sequence[Call]) -> None:
         arguments = [dict(_lists(call)) for call in calls]
-        keys = {key for each in arguments for key in each}
+        keys = {key for argument in arguments for key in argument}
         self._sorted = {
             (key, backwards)
             for key in keys
             for backwards in (False, True)
-            if _is_sorted([each.get(key) for each in arguments], backwards=backwards)
+            if _is_sorted([argument.get(key) for argument in arguments], backwards=backwards)
         }
         self._equal = [
             pair
@@ -98,9 +98,9 @@ def _is_sorted(arguments: Sequence[Node | None], *, backwards: bool) -> bool:
 
 def _have_equal_lengths(arguments: Sequence[dict[_Key, Node]], one: _Key, other: _Key) -> bool:
     lengths = [
-        (len(each[one][3]), len(each[other][3]))
-        for each in arguments
-        if one in each and other in each
+        (len(argument[one][3]), len(argument[other][3]))
+        for argument in arguments
+        if one in argument and other in argument
     ]
     return (
         len(lengths) >= LEAST_CALLS

@@ -47,7 +47,7 @@ def find_without_result(
         render_call(function, inputs[place].call)
         for place in without_result(chosen.behaviour, inputs)
     ]
-    return min((each for each in calls if len(each) <= MAX_LENGTH), key=len, default=None)
+    return min((call for call in calls if len(call) <= MAX_LENGTH), key=len, default=None)
 
 
 def choose_question(

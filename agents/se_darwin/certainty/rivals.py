@@ -9,7 +9,7 @@ from math import inf, log
 
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.features import Step, StepFeatures, observe
-from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.evolution import Evolution, StepResult
 from agents.se_darwin.search.ranker import Ranker
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
@@ -36,7 +36,7 @@ class Rivals:
     repairs: tuple[Evaluation, ...]
     origins: Mapping[Evaluation, Evaluation]
     candidates: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[StepResult, ...]
     is_cut: bool
 
     @classmethod
@@ -70,7 +70,7 @@ def find_rivals(
     repairs, origins, outcomes = list(known.repairs), dict(known.origins), list(known.outcomes)
     before = evolution.evaluations - known.candidates
     sources = {each.source for each in repairs}
-    pending = [each for each in evolution.archive.members if each.fixed]
+    pending = [member for member in evolution.archive.members if member.fixed]
     has_enough = any(map(is_enough, repairs))
     while True:
         for each in sorted(pending, key=lambda repair: len(repair.edits)):

@@ -99,7 +99,8 @@ def describe_certainty(
         contradicted=len(assessment.contradicted),
         is_first=chosen.repair is assessment.rivals.repairs[0],
         others=[
-            _other(each, chosen, describer, request) for each in list(groups.values())[:MAX_OTHERS]
+            _other(group, chosen, describer, request)
+            for group in list(groups.values())[:MAX_OTHERS]
         ],
         note=assessment.note,
         seconds=assessment.seconds,

@@ -59,7 +59,7 @@ class ProgramFiles:
             parts.insert(0, folder.name)
             folder = folder.parent
         working = Path.cwd()
-        above = [each for each in place.parents if each.is_relative_to(working)]
+        above = [parent for parent in place.parents if parent.is_relative_to(working)]
         roots = list(dict.fromkeys([folder, place.parent, *above]))
         found = cls(name=".".join(parts), file=place.resolve(), roots=roots)
         for count in range(1, len(parts)):

@@ -119,7 +119,7 @@ def _folders(path: Path) -> list[Path]:
     folder, working = path.resolve().parent, Path.cwd()
     if not folder.is_relative_to(working):
         return [folder]
-    return [folder, *(each for each in folder.parents if each.is_relative_to(working))]
+    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(working))]
 
 
 def _within_working_folder(path: Path) -> str:

@@ -153,7 +153,7 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
     """Every dotted name defined below *node*, and what to do if the user meant that one."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Assign) and isinstance(child.value, ast.Lambda):
-            for name in (each.id for each in child.targets if isinstance(each, ast.Name)):
+            for name in (target.id for target in child.targets if isinstance(target, ast.Name)):
                 yield f"{prefix}{name}", f"{name} is a lambda: write it as `def {name}(...):`"
         elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield f"{prefix}{child.name}", _remedy(child, node, prefix)

@@ -265,7 +265,7 @@ def update_added(site: Site) -> Iterator[Proposal]:
 
 def _accumulations(site: Site) -> list[str]:
     """``x += y``: ``x`` is set before the loop and only read in it, ``y`` is set in this block."""
-    loops = [each for each in site.ancestors if isinstance(each, _LOOPS)]
+    loops = [ancestor for ancestor in site.ancestors if isinstance(ancestor, _LOOPS)]
     if not loops:
         return []
     stored, read = _stored(loops[0]), set[str]()
@@ -287,7 +287,7 @@ def _accumulations(site: Site) -> list[str]:
 
 def _stored(node: ast.AST) -> list[str]:
     names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
-    return [each.id for each in names if isinstance(each.ctx, ast.Store)]
+    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
 
 
 def _places(site: Site) -> list[str]:

@@ -203,7 +203,7 @@ class EditSpace:
                     ancestors=ancestors,
                     scope=self.scope,
                 )
-                types = (type(each).__name__ for each in ancestors[:_MAX_ANCESTORS])
+                types = (type(ancestor).__name__ for ancestor in ancestors[:_MAX_ANCESTORS])
                 path = (role, *types)
                 for rule in _RULES:
                     for proposal in rule(site):

@@ -232,7 +232,7 @@ def attempted(site: Site) -> Iterator[Proposal]:
         node, ast.Assign | ast.AugAssign | ast.Return | ast.Expr
     ):
         return
-    if any(isinstance(each, ast.Try) for each in site.ancestors[:1]):
+    if any(isinstance(ancestor, ast.Try) for ancestor in site.ancestors[:1]):
         return
     values = dict.fromkeys((*site.scope.returned[:2], "None", "False", "0"))
     own = ast.unparse(node)

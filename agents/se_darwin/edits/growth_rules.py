@@ -380,7 +380,7 @@ def element_added(site: Site) -> Iterator[Proposal]:
     if isinstance(node, ast.Tuple | ast.List) and isinstance(node.ctx, ast.Load):
         if not 0 < len(node.elts) <= 3 or isinstance(site.parent, ast.Subscript | ast.Compare):
             return
-        own = {ast.unparse(each) for each in node.elts}
+        own = {ast.unparse(element) for element in node.elts}
         for name in [name for name in site.scope.names if name not in own][:3]:
             yield Proposal(
                 kind="argument_added",

@@ -132,7 +132,7 @@ def middle_guard_added(site: Site) -> Iterator[Proposal]:
     values = dict.fromkeys((*scope.returned[:2], "None", "[]", "0"))
     leaves = [f"return {value}" for value in values]
     leaves += [
-        f"raise {each}" for each in dict.fromkeys((*scope.module.exceptions[:1], "ValueError"))
+        f"raise {name}" for name in dict.fromkeys((*scope.module.exceptions[:1], "ValueError"))
     ]
     own = ast.unparse(node)
     for name in [name for name in scope.assigned if name in used][:1]:

@@ -58,7 +58,7 @@ class ModuleScope:
         classes = [_class_name(each) for each in raised]
         for node in (*own, *others):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:
-                classes += [_class_name(each) for each in _alternatives(node.type)]
+                classes += [_class_name(alternative) for alternative in _alternatives(node.type)]
             elif isinstance(node, ast.ClassDef) and any(map(_is_exception, node.bases)):
                 classes.append(node.name)
         owner = _class_of(tree, definition)
@@ -144,7 +144,7 @@ def _members(owner: ast.ClassDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             attributes.append(node.target.id)
         elif isinstance(node, ast.Assign):
-            attributes += [each.id for each in node.targets if isinstance(each, ast.Name)]
+            attributes += [target.id for target in node.targets if isinstance(target, ast.Name)]
     attributes += [
         node.attr
         for node in ast.walk(owner)
@@ -193,7 +193,7 @@ def _is_enum(node: ast.AST) -> TypeGuard[ast.ClassDef]:
 def _values_of(enum: ast.ClassDef) -> tuple[str, ...]:
     """Names that the body of an enumeration assigns."""
     targets = [each.targets[0] for each in enum.body if isinstance(each, ast.Assign)]
-    return _once(each.id for each in targets if isinstance(each, ast.Name))
+    return _once(target.id for target in targets if isinstance(target, ast.Name))
 
 
 def _class_name(exception: ast.expr) -> str:

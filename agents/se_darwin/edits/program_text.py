@@ -103,7 +103,7 @@ class ProgramText:
             return None  # it needs `pass`, or its head goes
         if owner is self._definition and block[0] is not self._first and _is_text(block[0]):
             return None  # another docstring
-        if any(isinstance(each, _DEFINITIONS) for each in statements):
+        if any(isinstance(statement, _DEFINITIONS) for statement in statements):
             return None
         text = "\n".join(map(ast.unparse, statements))
         if '"""' in text or "'''" in text:

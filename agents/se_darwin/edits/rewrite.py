@@ -301,13 +301,13 @@ def _differences(
 
 def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
     opcodes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    return (each for each in opcodes if each[0] != "equal")
+    return (opcode for opcode in opcodes if opcode[0] != "equal")
 
 
 def _first_line(node: ast.stmt) -> int:
     """Return the line of *node* or of its first decorator."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(each.lineno for each in decorators)])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _end_line(node: ast.expr | ast.stmt) -> int:

@@ -53,7 +53,7 @@ def keyword_name(site: Site) -> Iterator[Proposal]:
     call = site.parent
     if not isinstance(call, ast.Call):
         return
-    taken = {each.arg for each in call.keywords}
+    taken = {keyword.arg for keyword in call.keywords}
     parameters = site.scope.module.signatures.get(_called(call), ())
     others = [*parameters[len(call.args) :]]
     others += [name for family in _KEYWORD_FAMILIES if node.arg in family for name in family]

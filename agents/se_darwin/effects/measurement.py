@@ -90,10 +90,10 @@ def _effect(checks: Sequence[object], fields: Sequence[object], trace: Trace) ->
             does, empty if that is not known.
         trace: The trace.
     """
-    failing, passing = (max(1, int(str(each))) for each in checks)
+    failing, passing = (max(1, int(str(check))) for check in checks)
     *counts, digest = fields
     reached, changed_failing, changed_passing, raised_failing, raised_passing = (
-        int(str(each)) for each in counts
+        int(str(count)) for count in counts
     )
     same_as = (trace["place"], trace["old"]["text"], digest) if digest else None
     return Effect(

@@ -136,7 +136,7 @@ class _Yields(ast.NodeTransformer):
 
 
 def _texts(nodes: Iterable[ast.AST]) -> list[str]:
-    return [ast.unparse(each) for each in nodes]
+    return [ast.unparse(node) for node in nodes]
 
 
 def _blocks_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
@@ -151,14 +151,14 @@ def _blocks_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
 def _block(owner: ast.AST, role: str, lines: Sequence[str]) -> _Block:
     statements: list[ast.stmt] = getattr(owner, role)
     first_lines = (
-        [each.lineno, *(other.lineno for other in getattr(each, "decorator_list", []))]
-        for each in statements
+        [statement.lineno, *(other.lineno for other in getattr(statement, "decorator_list", []))]
+        for statement in statements
     )
     starts = [min(numbers) - 1 for numbers in first_lines]
     return _Block(
         statements=statements,
         starts=starts,
-        stops=[each.end_lineno or each.lineno for each in statements],
+        stops=[statement.end_lineno or statement.lineno for statement in statements],
         is_elif=lines[starts[0]].lstrip().startswith("elif "),
     )
 

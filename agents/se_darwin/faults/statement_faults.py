@@ -87,7 +87,7 @@ def _else_lost(place: Place) -> Iterator[Change]:
 def _start_wrong(place: Place) -> Iterator[Change]:
     """Start a variable with another value before it is used in a loop."""
     node, follows = place.node, place.block[(place.index or 0) + 1 :]
-    loops = any(isinstance(each, ast.For | ast.While) for each in follows)
+    loops = any(isinstance(statement, ast.For | ast.While) for statement in follows)
     if not isinstance(node, ast.Assign) or not loops:
         return
     old = ast.unparse(node.value)

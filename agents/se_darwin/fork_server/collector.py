@@ -214,12 +214,12 @@ def _leaves_out(mark: Any) -> bool:  # noqa: ANN401 - pytest's own
 
 
 def _is_skipped(*owners: object) -> bool:
-    return any(getattr(each, "__unittest_skip__", False) for each in owners)
+    return any(getattr(owner, "__unittest_skip__", False) for owner in owners)
 
 
 def _is_expected_to_fail(*owners: object) -> bool:
     """Whether ``unittest.expectedFailure`` decorates a class or its method."""
-    return any(getattr(each, "__unittest_expecting_failure__", False) for each in owners)
+    return any(getattr(owner, "__unittest_expecting_failure__", False) for owner in owners)
 
 
 def _as_list(marks: Any) -> list[Any]:  # noqa: ANN401 - pytest's own

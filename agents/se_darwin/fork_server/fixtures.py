@@ -265,11 +265,13 @@ def required_names(function: Callable[..., object], *, skip_first: bool = False)
     Those to which ``unittest.mock.patch`` gives a value are left out.
     """
     patches = getattr(function, "patchings", ())
-    given = sum(not each.attribute_name and _makes_mock(each.new) for each in patches)
+    given = sum(not patch.attribute_name and _makes_mock(patch.new) for patch in patches)
     parameters = list(inspect.signature(function).parameters.values())[skip_first + given :]
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [
-        each.name for each in parameters if each.default is each.empty and each.kind not in variable
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in variable
     ]
 
 

@@ -44,7 +44,7 @@ class GivenModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
         """Find a given module, or a package of one."""
         del path, target
-        is_package = any(each.startswith(f"{name}.") for each in self._sources)
+        is_package = any(source.startswith(f"{name}.") for source in self._sources)
         if name not in self._sources and not is_package:
             return None
         return importlib.util.spec_from_loader(name, self, is_package=is_package)

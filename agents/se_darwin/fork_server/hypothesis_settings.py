@@ -26,6 +26,6 @@ def limit_examples(test: Any) -> None:  # noqa: ANN401 - a function with attribu
         derandomize=True,
         database=None,
         deadline=None,
-        phases=[each for each in own.phases if each not in unneeded],
+        phases=[phase for phase in own.phases if phase not in unneeded],
         suppress_health_check={*own.suppress_health_check, hypothesis.HealthCheck.too_slow},
     )

@@ -37,17 +37,17 @@ class LogCaptureFixture:
     @property
     def text(self) -> str:
         """Formatted records, one a line."""
-        return "".join(f"{self.handler.format(each)}\n" for each in self.records)
+        return "".join(f"{self.handler.format(record)}\n" for record in self.records)
 
     @property
     def messages(self) -> list[str]:
         """Messages of the records."""
-        return [each.getMessage() for each in self.records]
+        return [record.getMessage() for record in self.records]
 
     @property
     def record_tuples(self) -> list[tuple[str, int, str]]:
         """Logger, level and message of the records."""
-        return [(each.name, each.levelno, each.getMessage()) for each in self.records]
+        return [(record.name, record.levelno, record.getMessage()) for record in self.records]
 
     def get_records(self, when: str) -> list[logging.LogRecord]:
         """Records of the test's own phase, ``call``.

@@ -116,9 +116,9 @@ def _statement_that_always_runs(source: str, first_line: int, line: int) -> ast.
     """
     functions = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef)]
     found = [
-        each
-        for each in functions
-        if min([each.lineno, *(name.lineno for name in each.decorator_list)]) == first_line
+        function
+        for function in functions
+        if min([function.lineno, *(name.lineno for name in function.decorator_list)]) == first_line
     ]
     if not found:
         return None  # a lambda or a class

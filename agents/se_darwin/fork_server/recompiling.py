@@ -186,6 +186,6 @@ def _find(code: CodeType, name: str, line: int | None = None) -> tuple[int, Code
 
 def _outside(code: CodeType, position: int) -> list[object]:
     """Return what *code* does, apart from its constant at *position*."""
-    consts = [repr(each) for each in code.co_consts]  # 1 and True are equal
+    consts = [repr(const) for const in code.co_consts]  # 1 and True are equal
     del consts[position]
     return [*(getattr(code, name) for name in _COMPARED), *consts]

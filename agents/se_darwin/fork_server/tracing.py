@@ -328,9 +328,9 @@ def _compile(snippet: Snippet, owner: str) -> CodeType:
 def _names_in(code: CodeType) -> set[str]:
     """Names that *code* and the functions in it use."""
     names = set(code.co_names)
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            names |= _names_in(each)
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            names |= _names_in(const)
     return names
 
 

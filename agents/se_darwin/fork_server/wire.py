@@ -280,7 +280,7 @@ class Wire:
     def _fill(self, node: Node) -> None:
         """Give a known object the contents of *node*, if it can be changed."""
         number, tag, extra, references = node
-        value, parts = self._known[number], [self._resolve(each) for each in references]
+        value, parts = self._known[number], [self._resolve(reference) for reference in references]
         if tag in _MUTABLE and type(value) is not _MUTABLE[tag]:
             raise TypeError(f"a {type(value).__name__} does not become a {tag}")
         if tag in ("list", "bytearray"):

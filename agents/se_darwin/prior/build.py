@@ -199,8 +199,14 @@ def train(folder: Path, transitions: list[Transition], seed: int, epochs: int = 
 def digest_of(transitions: list[Transition]) -> str:
     """Hash of what is learned from *transitions*; where it differs, so does what was run."""
     digest = hashlib.sha256()
-    for each in transitions:
-        content = (each.group, each.observation, each.action, each.reward, each.next_observation)
+    for transition in transitions:
+        content = (
+            transition.group,
+            transition.observation,
+            transition.action,
+            transition.reward,
+            transition.next_observation,
+        )
         digest.update(json.dumps(content).encode())
     return digest.hexdigest()
 

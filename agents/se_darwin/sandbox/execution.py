@@ -82,8 +82,8 @@ class Execution:
     def hung(self) -> bool:
         """Whether a check was interrupted, used up the time or filled the memory."""
         return self.end == "timeout" or any(
-            each is not None and (each.kind == "endless" or each.text == "MemoryError")
-            for each in self.outputs
+            output is not None and (output.kind == "endless" or output.text == "MemoryError")
+            for output in self.outputs
         )
 
     @property

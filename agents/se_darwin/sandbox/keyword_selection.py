@@ -66,8 +66,8 @@ def mark_names(
         decorators: Expressions such as ``pytest.mark.slow``, or lists of them.
         variables: Values of the module's variables, which a decorator may name.
     """
-    for each in decorators:
-        mark = each.func if isinstance(each, ast.Call) else each
+    for decorator in decorators:
+        mark = decorator.func if isinstance(decorator, ast.Call) else decorator
         if isinstance(mark, ast.List | ast.Tuple):
             yield from mark_names(mark.elts, variables)
         elif isinstance(mark, ast.Name) and mark.id in (variables or {}):

@@ -122,7 +122,7 @@ class PytestSuite:
         """
         helpers = tests.helpers
         tree = _parse(tests.code, "the tests")
-        conftest_trees = [_parse(each, "conftest.py") for each in tests.conftests]
+        conftest_trees = [_parse(conftest, "conftest.py") for conftest in tests.conftests]
         helper_trees = {name: _parse(each, f"{name}.py") for name, each in helpers.items()}
         trees = [tree, *conftest_trees, *helper_trees.values()]
         own_trees = [_parse(each, name) for name, each in program.own_modules.items()]

@@ -269,7 +269,7 @@ class Sandbox:
             if len(sources) == 1:  # this source killed the server
                 return [Execution(outputs=(None,) * count, end="killed")]
             alone = {**request, "together": False}
-            return [self._run({**alone, "sources": [each]}, count)[0] for each in sources]
+            return [self._run({**alone, "sources": [source]}, count)[0] for source in sources]
         return [
             Execution.parse(text, count, end=end, cpu_seconds=cpu_seconds)
             for end, text, cpu_seconds in results
@@ -487,7 +487,7 @@ def _is_of_trace(line: list[Any]) -> bool:
     """Whether *line* has the form of one of `agents.se_darwin.fork_server.tracing.evaluate`."""
     kind, *fields = line or [""]
     sizes = {"checks": 2, "effect": 6, "unknown": 0}
-    are_counts = all(isinstance(each, int) and 0 <= each < 1 << 31 for each in fields[:5])
+    are_counts = all(isinstance(field, int) and 0 <= field < 1 << 31 for field in fields[:5])
     return isinstance(kind, str) and sizes.get(kind) == len(fields) and are_counts
 
 

@@ -50,7 +50,7 @@ SPLIT = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class StepResult:
     """A step that was run.
 
     Attributes:
@@ -115,7 +115,7 @@ class Evolution:
 
     def run_generation(
         self, max_candidates: int | None = None, *, seconds: float = inf
-    ) -> list[Outcome]:
+    ) -> list[StepResult]:
         """Run one generation of candidates: those that are most likely the repair.
 
         Large generations run faster; they grow so that few are run beyond the first repair.
@@ -166,7 +166,7 @@ class Evolution:
                 return self.minimise(child)
         return repaired
 
-    def _record(self, choice: Choice, child: Evaluation) -> Outcome:
+    def _record(self, choice: Choice, child: Evaluation) -> StepResult:
         parent, step = choice.branch.parent, choice.step
         is_union = step.operator == "recombination"
         self.split[SPLIT[3 if is_union else min(3, len(step.edits)) - 1]] += 1
@@ -178,7 +178,7 @@ class Evolution:
             )
             if child.score > parent.score:
                 self._recombine(child)
-        return Outcome(
+        return StepResult(
             step=step,
             observation=choice.neighbourhood.observation,
             action=choice.neighbourhood.features.describe(step),

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.edits.edit_space import definition_of
-from agents.se_darwin.search.evolution import Outcome
+from agents.se_darwin.search.evolution import StepResult
 from agents.se_darwin.tasks.evaluation import Evaluation
 
 _ESCAPES = {code: f"\\{code:03o}" for code in (*range(32), 127)}
@@ -84,7 +84,9 @@ class EditDescriber:
         placed = sorted((self._lines[edit.node], edit.kind, edit.old, edit.new) for edit in edits)
         return [f"line {line}: {kind} {old} -> {new}" for line, kind, old, new in placed]
 
-    def lineage(self, found: Evaluation, kept: Evaluation, history: Sequence[Outcome]) -> list[str]:
+    def lineage(
+        self, found: Evaluation, kept: Evaluation, history: Sequence[StepResult]
+    ) -> list[str]:
         """Return the steps that led to *found*, oldest first, and the edits that *kept* dropped."""
         steps: list[str] = []
         outcome_by_source = {outcome.child.source: outcome for outcome in history}

@@ -64,7 +64,7 @@ def modules_to_import(
         needed: Modules that the function and the tests need.
     """
     tree = ast.parse(program.code)
-    own_trees = [ast.parse(each) for each in program.own_modules.values()]
+    own_trees = [ast.parse(module) for module in program.own_modules.values()]
     own_names = module_names(program.own_modules)
     modules = set(needed)
     modules |= {
@@ -116,7 +116,7 @@ def _folder_of(package: str) -> Path | None:
 def package_folders(modules: Collection[str]) -> list[Path]:
     """Folders that contain those of *modules* that are installed packages."""
     packages = {name.partition(".")[0] for name in modules if not _is_standard(name)}
-    return sorted({folder for each in packages if (folder := _folder_of(each)) is not None})
+    return sorted({folder for package in packages if (folder := _folder_of(package)) is not None})
 
 
 def _all_imports(tree: ast.Module) -> set[str]:

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from agents.se_darwin.collection import to_transition
 from agents.se_darwin.sandbox import Sandbox
-from agents.se_darwin.search.evolution import Outcome
+from agents.se_darwin.search.evolution import StepResult
 from agents.se_darwin.tasks import RepairTask
 from infrastructure.trajectories import ReplayBuffer, ReplayBufferWriteError
 
@@ -33,7 +33,7 @@ class Recording:
         self._recorded = 0
         self._problem = "" if agent_folder else "not recorded"
 
-    def add(self, task: RepairTask, outcomes: Sequence[Outcome], sandbox: Sandbox) -> None:
+    def add(self, task: RepairTask, outcomes: Sequence[StepResult], sandbox: Sandbox) -> None:
         """Record *outcomes*; after the first write error nothing more is recorded."""
         for outcome in outcomes:
             if self._buffer is None or self._problem:

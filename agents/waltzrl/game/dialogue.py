@@ -131,7 +131,11 @@ def hold_dialogues(
             each.feedback = oracle_feedback(each.prompt, tokenizer.read_reply(each.first.written))
     else:
         _advise(dialogues, adviser, seed=3 * seed + 1, evaluating=evaluating)
-    going_on = [each for each in dialogues if each.feedback and each.feedback.asks_for_revision]
+    going_on = [
+        dialogue
+        for dialogue in dialogues
+        if dialogue.feedback and dialogue.feedback.asks_for_revision
+    ]
     if not going_on:
         return dialogues
     contexts = [
@@ -147,7 +151,9 @@ def hold_dialogues(
 
 def _advise(dialogues: Sequence[Dialogue], adviser: Actor, *, seed: int, evaluating: bool) -> None:
     tokenizer = WordTokenizer()
-    contexts = [tokenizer.case(each.prompt, _without_end(each.first)) for each in dialogues]
+    contexts = [
+        tokenizer.case(dialogue.prompt, _without_end(dialogue.first)) for dialogue in dialogues
+    ]
     written = adviser.write(contexts, limit=LONGEST_FEEDBACK, seed=seed, evaluating=evaluating)
     for each, context, tokens in zip(dialogues, contexts, written, strict=True):
         each.advised = Turn(context, tokens)

@@ -46,13 +46,13 @@ def measure_rates(
 def rates_of(dialogues: Sequence[Dialogue]) -> Rates:
     """Rates of *dialogues*, with prompts of every kind among them."""
     by_kind = {
-        kind: [each for each in dialogues if each.prompt.kind == kind]
+        kind: [dialogue for dialogue in dialogues if dialogue.prompt.kind == kind]
         for kind in ("adversarial", "borderline", "ordinary")
     }
     return Rates(
         attack_success=fmean(each.final.unsafe for each in by_kind["adversarial"]),
         over_refusal=fmean(each.final.overrefuse for each in by_kind["borderline"]),
-        reward=fmean(conversation_reward(each.final) for each in dialogues),
+        reward=fmean(conversation_reward(dialogue.final) for dialogue in dialogues),
         triggered=fmean(each.after is not None for each in by_kind["ordinary"]),
         label_accuracy=_label_accuracy(dialogues),
     )
@@ -60,9 +60,11 @@ def rates_of(dialogues: Sequence[Dialogue]) -> Rates:
 
 def _label_accuracy(dialogues: Sequence[Dialogue]) -> float:
     """NaN where nobody gave feedback."""
-    if all(each.advised is None and each.feedback is None for each in dialogues):
+    if all(dialogue.advised is None and dialogue.feedback is None for dialogue in dialogues):
         return float("nan")
     return fmean(
-        label_reward(None if each.feedback is None else each.feedback.labels, each.before)
-        for each in dialogues
+        label_reward(
+            None if dialogue.feedback is None else dialogue.feedback.labels, dialogue.before
+        )
+        for dialogue in dialogues
     )

@@ -88,9 +88,11 @@ class Pair:
                 seed=random.getrandbits(60),
             )
             self.feedback.reinforce(
-                [each.feedback_sample(weights) for each in dialogues], seed=round_
+                [dialogue.feedback_sample(weights) for dialogue in dialogues], seed=round_
             )
             if stage == 2:
-                samples = [sample for each in dialogues for sample in each.conversation_samples()]
+                samples = [
+                    sample for dialogue in dialogues for sample in dialogue.conversation_samples()
+                ]
                 self.conversation.reinforce(samples, seed=round_)
             yield round_ + 1

@@ -17,7 +17,7 @@ from torch.nn.functional import layer_norm, log_softmax
 
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
-from infrastructure.precision_lab import Outcome
+from infrastructure.precision_lab import ExperimentResult
 from infrastructure.precision_lab.experiment import Region
 
 LOSS_SCALE = 1024.0
@@ -224,7 +224,7 @@ class PolicyPart:
             Role.VALUE: self.value,
         }
 
-    def run(self, region: Region) -> Outcome:
+    def run(self, region: Region) -> ExperimentResult:
         """See `Experiment.run`."""
         (batch,) = self.batches
         tokens_BS, rewards_B = batch["tokens_BS"], batch["rewards_B"]
@@ -274,7 +274,7 @@ class WorldModelPart:
         """Models by role."""
         return {Role.WORLD_MODEL: self.model}
 
-    def run(self, region: Region) -> Outcome:
+    def run(self, region: Region) -> ExperimentResult:
         """See `Experiment.run`."""
         (batch,) = self.batches
         with region(Role.WORLD_MODEL):
@@ -285,7 +285,9 @@ class WorldModelPart:
         return _outcome({"changes": changes_BD, "loss": loss}, loss, (self.model,))
 
 
-def _outcome(quantities: Mapping[str, Tensor], loss: Tensor, modules: Sequence[Module]) -> Outcome:
+def _outcome(
+    quantities: Mapping[str, Tensor], loss: Tensor, modules: Sequence[Module]
+) -> ExperimentResult:
     parameters = {
         f"gradient:{number}.{name}": parameter
         for number, module in enumerate(modules)
@@ -298,7 +300,7 @@ def _outcome(quantities: Mapping[str, Tensor], loss: Tensor, modules: Sequence[M
     for name, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             found[name] = gradient / LOSS_SCALE
-    return Outcome(quantities={name: value.flatten() for name, value in found.items()})
+    return ExperimentResult(quantities={name: value.flatten() for name, value in found.items()})
 
 
 def policy_part(random: Random) -> PolicyPart:

@@ -359,7 +359,7 @@ def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             present = {name.lower() for name, _ in message["headers"]}
-            own = [each for each in _HEADERS if each[0] not in present]
+            own = [header for header in _HEADERS if header[0] not in present]
             if b"cache-control" not in present:
                 own.append((b"cache-control", b"no-store"))
             message["headers"] = [*message["headers"], *own]

@@ -74,7 +74,7 @@ def set_precision(
 
 def _set_precision(request: Request, readings: Readings, agent: str | None, actor: str) -> str:
     """Put the override of the form in force; what was done, for `go_to`."""
-    precision = next((each for each in WISHES if each == _field(request, "precision")), None)
+    precision = next((wish for wish in WISHES if wish == _field(request, "precision")), None)
     hours = _field(request, "hours")
     if precision is None:
         raise RefusalError(422, f"choose a precision: one of {', '.join(WISHES)}")

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from pydantic import JsonValue
 
-from genesis_fp16.api.views import AgentView, ChangeView, Outcome, RunView
+from genesis_fp16.api.views import AgentView, ChangeView, RunEvaluation, RunView
 from genesis_fp16.domain.precision import DECIDED_BY
 from genesis_fp16.domain.run import ACTIVE, RunState
 
@@ -60,7 +60,9 @@ def shown_precision(agent: AgentView) -> ShownPrecision:
         effective, reason = known.effective, known.reason
         if precision.effective not in (effective, "auto") and run.trigger != "baseline":
             changing_to = precision.effective
-    wanted = [each.reason for each in precision.overrides if each.precision == effective]
+    wanted = [
+        override.reason for override in precision.overrides if override.precision == effective
+    ]
     detail = f": {wanted[-1]}" if wanted and reason == "operator" else ""
     return ShownPrecision(
         effective=effective,
@@ -145,14 +147,14 @@ class Comparison:
     most: float | None
 
 
-def compare(outcomes: Sequence[Outcome]) -> list[Comparison]:
+def compare(outcomes: Sequence[RunEvaluation]) -> list[Comparison]:
     """*outcomes* by precision, of the newest one's metric; empty if only one precision has any."""
     found = []
     for precision in ("half", "fp32", "mixed"):
         group = [
-            each
-            for each in outcomes
-            if each.precision == precision and each.metric == outcomes[0].metric
+            outcome
+            for outcome in outcomes
+            if outcome.precision == precision and outcome.metric == outcomes[0].metric
         ]
         values = [each.value for each in group if each.value is not None]
         if group:

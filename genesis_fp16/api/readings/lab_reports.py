@@ -32,7 +32,7 @@ def find(home: Path) -> list[LabReport]:
     found = []
     try:
         with os.scandir(home / FOLDER) as folders:
-            plain = [each.name for each in folders if each.is_dir(follow_symlinks=False)]
+            plain = [folder.name for folder in folders if folder.is_dir(follow_symlinks=False)]
     except OSError:
         return []
     for name in sorted(filter(NAME.fullmatch, plain))[:_MOST]:

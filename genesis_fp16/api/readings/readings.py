@@ -12,7 +12,7 @@ from genesis_fp16.api import views
 from genesis_fp16.api.readings import run_files
 from genesis_fp16.api.readings.followed import Followed
 from genesis_fp16.api.readings.kept import DueTimes, KeptScan
-from genesis_fp16.api.readings.precision_state import PrecisionState
+from genesis_fp16.api.readings.precision_reading import PrecisionReading
 from genesis_fp16.daemon import checks, models, operator
 from genesis_fp16.daemon.attempt_summary import summarize_attempt
 from genesis_fp16.daemon.known_agents import known_agents
@@ -118,7 +118,7 @@ class Readings:
             return self._plugins
 
     def _agent(
-        self, plugin: Plugin, newest: Run | None, state: PrecisionState, pauses: PausesInForce
+        self, plugin: Plugin, newest: Run | None, state: PrecisionReading, pauses: PausesInForce
     ) -> views.AgentView:
         own = state.settings.for_agent(plugin.name)
         schedule = None
@@ -174,7 +174,9 @@ class Readings:
         """The guard's decisions on *agent*, and the evidence of its last trip."""
         self.check_agent(agent)
         decisions = self.store.guard.history(agent, limit=50)
-        trip = next((each for each in decisions if each.state is GuardState.TRIPPED), None)
+        trip = next(
+            (decision for decision in decisions if decision.state is GuardState.TRIPPED), None
+        )
         evidence, trouble = None, ""
         try:
             bundle = read_evidence(self.home, trip) if trip is not None else None
@@ -185,21 +187,24 @@ class Readings:
             agent=agent,
             enabled=self.in_force.guard_enabled,
             state=decisions[0].state if decisions else GuardState.WATCHING,
-            decisions=[views.GuardDecision.model_validate(each) for each in decisions],
+            decisions=[views.GuardDecision.model_validate(decision) for decision in decisions],
             evidence=evidence,
             evidence_trouble=trouble,
         )
 
-    def outcomes(self, agent: str) -> list[views.Outcome]:
+    def outcomes(self, agent: str) -> list[views.RunEvaluation]:
         """Held-out metrics of the newest successful runs, newest first."""
         self.check_agent(agent)
-        found = [views.Outcome.model_validate(each) for each in self.store.compared.results(agent)]
+        found = [
+            views.RunEvaluation.model_validate(result)
+            for result in self.store.compared.results(agent)
+        ]
         return [
             each.model_copy(update={"value": None}) if _is_not_finite(each.value) else each
             for each in found
         ]
 
-    def _precision_state(self, agent: str | None = None) -> PrecisionState:
+    def _precision_state(self, agent: str | None = None) -> PrecisionReading:
         if agent is None:
             acknowledged = self.store.newest_runs(acknowledged=True)
             decisions = self.store.guard.latest()
@@ -208,7 +213,7 @@ class Readings:
             acknowledged = {run.agent: run for run in [next(runs, None)] if run is not None}
             decisions = {each.agent: each for each in self.store.guard.history(agent, limit=1)}
         overrides = self.store.overrides.in_force()
-        return PrecisionState(self.daemon, self.in_force, overrides, decisions, acknowledged)
+        return PrecisionReading(self.daemon, self.in_force, overrides, decisions, acknowledged)
 
     # Runs
 
@@ -285,7 +290,7 @@ class Readings:
         return views.ModelsView(
             agent=agent,
             in_use=found.in_use,
-            versions=[_model(each, found.in_use) for each in found.versions],
+            versions=[_model(version, found.in_use) for version in found.versions],
         )
 
     # The service
@@ -330,7 +335,7 @@ class Readings:
                 (
                     verdict
                     for verdict in ("fail", "warn")
-                    if any(each.verdict == verdict for each in results)
+                    if any(result.verdict == verdict for result in results)
                 ),
                 "ok",
             )
@@ -338,7 +343,7 @@ class Readings:
                 {
                     "verdict": worst,
                     "checked_at": time.time(),
-                    "checks": [views.CheckView.model_validate(each) for each in results],
+                    "checks": [views.CheckView.model_validate(result) for result in results],
                 }
             )
             return self._doctor

@@ -28,7 +28,7 @@ def show_agent(name: AgentName, readings: ReadingsHere) -> views.AgentView:
 
 
 @router.get("/agents/{name}/outcomes")
-def list_outcomes(name: AgentName, readings: ReadingsHere) -> list[views.Outcome]:
+def list_outcomes(name: AgentName, readings: ReadingsHere) -> list[views.RunEvaluation]:
     """Held-out metrics of its newest successful runs, in half precision and in FP32."""
     return readings.outcomes(name)
 

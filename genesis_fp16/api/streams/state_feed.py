@@ -132,7 +132,7 @@ class StateFeed:
                 found.append(("run", views.RunView.model_validate(run)))
         self._runs = runs
         self._guard_entry, decisions = store.guard.since(self._guard_entry)
-        found += [("guard", views.GuardDecision.model_validate(each)) for each in decisions]
+        found += [("guard", views.GuardDecision.model_validate(decision)) for decision in decisions]
         audit = store.overrides.audit(_AUDIT_READ)
         new = [change for change in audit if change not in self._audit]
         found += [("change", views.ChangeView.model_validate(each)) for each in reversed(new)]

@@ -63,12 +63,12 @@ def _print_result(result: Mapping[str, Any]) -> None:
         columns = ("place", "share of the error", "alone in half", "only together with")
         rows = [
             (
-                each["place"],
-                f"{float(each['share']):.0%}",
-                _times(each["alone"]),
-                ", ".join(each["partners"]),
+                culprit["place"],
+                f"{float(culprit['share']):.0%}",
+                _times(culprit["alone"]),
+                ", ".join(culprit["partners"]),
             )
-            for each in culprits
+            for culprit in culprits
         ]
         print_table(columns, rows)
         print_line(

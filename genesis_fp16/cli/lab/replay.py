@@ -49,18 +49,20 @@ def replay(
 def _print_results(results: Iterable[Mapping[str, Any]]) -> None:
     columns = ("preset", "loss", "gradient", "log-probs", "KL", "mismatch", "loss scale", "")
     rows = []
-    for each in results:
-        metrics = each.get("metrics", {})
+    for result in results:
+        metrics = result.get("metrics", {})
         rows.append(
             (
-                each["preset"],
-                _short(each["errors"]["loss"]["abs_err_mean"]),
-                _short(each["gradients"]["relative_error"]),
-                _short(each["errors"].get("log_probs", {}).get("abs_err_mean")),
+                result["preset"],
+                _short(result["errors"]["loss"]["abs_err_mean"]),
+                _short(result["gradients"]["relative_error"]),
+                _short(result["errors"].get("log_probs", {}).get("abs_err_mean")),
                 _short(metrics.get("kl_penalty_mean")),
                 _short(metrics.get("mismatch_k3")),
-                f"{each['loss_scale']:g}",
-                f"not finite: {', '.join(each['not_finite'][:3])}" if each["not_finite"] else "",
+                f"{result['loss_scale']:g}",
+                f"not finite: {', '.join(result['not_finite'][:3])}"
+                if result["not_finite"]
+                else "",
             )
         )
     print_table(columns, rows)

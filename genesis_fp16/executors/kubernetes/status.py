@@ -64,7 +64,9 @@ def _has_started(pod: Object) -> bool:
     if _phase(pod) == "Running":
         return True
     containers = pod.get("status", {}).get("containerStatuses") or []
-    return any(each.get("state", {}).keys() & {"running", "terminated"} for each in containers)
+    return any(
+        container.get("state", {}).keys() & {"running", "terminated"} for container in containers
+    )
 
 
 def _why_pending(pod: Object) -> str:

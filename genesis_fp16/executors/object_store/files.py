@@ -163,7 +163,7 @@ class AttemptFiles:
         self, file: StoredFile, target: Path, fetch: Callable[[StoredFile, Path], None]
     ) -> Path:
         """A temporary file with the content of *file*, in the next folder above that exists."""
-        place = next(each for each in target.parents if os.path.isdir(each))  # noqa: PTH112 -- of any length
+        place = next(parent for parent in target.parents if os.path.isdir(parent))  # noqa: PTH112 -- of any length
         temporary = place / f".{secrets.token_hex(8)}.{secrets.token_hex(4)}"
         try:
             if file.object:

@@ -26,7 +26,7 @@ def machines_of(ray: Connection) -> list[Mapping[str, float]]:
 
 def largest_of(machines: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The most that one of *machines* has of each of `KINDS`."""
-    return {kind: max((each.get(kind, 0) for each in machines), default=0) for kind in KINDS}
+    return {kind: max((machine.get(kind, 0) for machine in machines), default=0) for kind in KINDS}
 
 
 def is_enough(machine: Mapping[str, float], wanted: Mapping[str, float]) -> bool:

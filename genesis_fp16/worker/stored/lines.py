@@ -61,7 +61,7 @@ class EventLines:
         new = new[: new.rfind(b"\n") + 1] or (new if len(new) == _MOST_BYTES else b"")
         self._read += len(new)
         for line in new.splitlines(keepends=True):
-            waits = any(each in line for each in _ANNOUNCEMENTS)
+            waits = any(announcement in line for announcement in _ANNOUNCEMENTS)
             (self._held if waits else self._free).append(line)
         return bool(new)
 

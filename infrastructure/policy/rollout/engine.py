@@ -87,7 +87,7 @@ def check_special_tokens(pad_token: int, stop_tokens: Collection[int], *, vocabu
             "stop_tokens is empty, so that no completion would ever end: pass the end-of-sequence "
             "token"
         )
-    if not any(is_id(each, vocabulary) for each in stop_tokens):
+    if not any(is_id(token, vocabulary) for token in stop_tokens):
         raise RolloutRequestError(
             f"none of the stop_tokens {sorted(stop_tokens, key=str)} is one of the {vocabulary} "
             "ids of the model, so that no completion would ever end: pass the end-of-sequence token"

@@ -61,7 +61,7 @@ class TransformersRollout:
         self._vocabulary = vocabulary_size(forward.module)
         self._context = context_length(forward.module)
         check_special_tokens(pad_token, stop_tokens, vocabulary=self._vocabulary)
-        self._stop_tokens = [each for each in stop_tokens if is_id(each, self._vocabulary)]
+        self._stop_tokens = [token for token in stop_tokens if is_id(token, self._vocabulary)]
         parameters = inspect.signature(forward.module.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
@@ -209,8 +209,8 @@ def _left_padded(
     prompts: Sequence[Sequence[int]], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     columns = max(map(len, prompts))
-    tokens = [[pad_token] * (columns - len(each)) + list(each) for each in prompts]
-    attended = [[False] * (columns - len(each)) + [True] * len(each) for each in prompts]
+    tokens = [[pad_token] * (columns - len(prompt)) + list(prompt) for prompt in prompts]
+    attended = [[False] * (columns - len(prompt)) + [True] * len(prompt) for prompt in prompts]
     return torch.tensor(tokens, device=device), torch.tensor(attended, device=device)
 
 

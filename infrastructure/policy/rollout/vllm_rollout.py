@@ -105,13 +105,16 @@ class VllmRollout:
             )
             for row in range(len(prompts))
         ]
-        texts = [{"prompt_token_ids": list(each)} for each in prompts]
+        texts = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         results: list[Any] = self._engine.generate(texts, rules, use_tqdm=False)
         completions = [result.outputs[0] for result in results]
-        tokens = [list(each.token_ids) for each in completions]
+        tokens = [list(completion.token_ids) for completion in completions]
         log_probs = [
-            [at[token].logprob for token, at in zip(each.token_ids, each.logprobs, strict=True)]
-            for each in completions
+            [
+                at[token].logprob
+                for token, at in zip(completion.token_ids, completion.logprobs, strict=True)
+            ]
+            for completion in completions
         ]
         return TokenBatch.from_sequences(
             prompts, tokens, pad_token=self._pad_token, log_probs=log_probs

@@ -81,7 +81,7 @@ def _of(found: Bisection) -> dict[str, object]:
         "half": _deviation(found.half),
         "cured": _deviation(found.cured),
         "with_cure": _deviation(found.with_cure),
-        "culprits": [_culprit(each) for each in found.culprits],
+        "culprits": [_culprit(culprit) for culprit in found.culprits],
         "keep_fp32": {role: list(names) for role, names in found.cure.keep_fp32.items()},
         "roles": {role: str(each) for role, each in found.cure.roles.items()},
         "settings": found.cure.lines(),
@@ -99,7 +99,7 @@ def _culprit(culprit: Culprit) -> Mapping[str, object]:
         "share": culprit.share,
         "without": _deviation(culprit.without),
         "alone": _deviation(culprit.alone),
-        "partners": [str(each) for each in culprit.partners],
+        "partners": [str(partner) for partner in culprit.partners],
     }
 
 

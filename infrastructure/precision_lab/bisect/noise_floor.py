@@ -22,7 +22,7 @@ from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events import Role
 from infrastructure.events.role_precision import RolePrecision
 from infrastructure.precision_lab.errors import LabError
-from infrastructure.precision_lab.experiment import Experiment, Outcome, in_fp32
+from infrastructure.precision_lab.experiment import Experiment, ExperimentResult, in_fp32
 from infrastructure.precision_lab.numerics import OperandNoise, unit_roundoff
 from infrastructure.precision_lab.progress import unreported
 
@@ -95,13 +95,13 @@ class NoiseFloor:
                 found = experiment.run(noise.role).quantities
             for name, value in found.items():
                 squares[name] += _mean_square(value - expected[name]) / len(_SEEDS)
-        roundoff = max((unit_roundoff(each) for each in precisions.values()), default=0.0)
+        roundoff = max((unit_roundoff(precision) for precision in precisions.values()), default=0.0)
         self.errors = {
             name: max(squares[name] ** 0.5, roundoff * _mean_square(value) ** 0.5)
             for name, value in expected.items()
         }
 
-    def deviation(self, outcome: Outcome) -> Deviation:
+    def deviation(self, outcome: ExperimentResult) -> Deviation:
         """How far *outcome* is from the FP32 one."""
         ratios = {
             name: self._ratio(name, outcome.quantities[name])

@@ -22,7 +22,7 @@ from infrastructure.policy.masked import masked
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.policy.tokens import TokenBatch
 from infrastructure.precision_lab import computations
-from infrastructure.precision_lab.experiment import Outcome, Region
+from infrastructure.precision_lab.experiment import ExperimentResult, Region
 from infrastructure.precision_lab.experiments.gradients import MeanGradients
 from infrastructure.precision_lab.kernels import Kernels, ModelForward, RegionKernels
 from infrastructure.precision_lab.metrics.kl import kl_penalty
@@ -70,11 +70,11 @@ class PolicyExperiment:
     keep_fp32: Sequence[str] = ()
     loss_scale: float = 1.0
 
-    def run(self, region: Region) -> Outcome:
+    def run(self, region: Region) -> ExperimentResult:
         """See `Experiment.run`."""
         return self.run_with(RegionKernels(self.models, region))
 
-    def run_with(self, kernels: Kernels) -> Outcome:
+    def run_with(self, kernels: Kernels) -> ExperimentResult:
         """Compute everything once with *kernels*."""
         frozen = self._frozen_roles(kernels)
         policy, value = kernels.model(Role.POLICY), kernels.model(Role.VALUE)
@@ -89,8 +89,8 @@ class PolicyExperiment:
                 quantities, loss = self._step(kernels, policy, value, tensors, of_frozen)
                 gradients.add(loss)
                 found.append(of_frozen | quantities)
-        masks = [TokenBatch.from_tensors(each).response_mask_BS.cpu() for each in self.batches]
-        return Outcome(
+        masks = [TokenBatch.from_tensors(batch).response_mask_BS.cpu() for batch in self.batches]
+        return ExperimentResult(
             quantities={**_joined(found), **gradients.quantities()},
             mask_BS=computations.stacked(masks),
         )

@@ -12,7 +12,7 @@ from torch.nn import Module
 from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
-from infrastructure.precision_lab.experiment import Outcome, Region
+from infrastructure.precision_lab.experiment import ExperimentResult, Region
 from infrastructure.precision_lab.experiments.gradients import MeanGradients
 from infrastructure.precision_lab.kernels import Kernels, RegionKernels
 
@@ -35,11 +35,11 @@ class WorldModelExperiment:
     keep_fp32: Sequence[str] = ()
     loss_scale: float = 1.0
 
-    def run(self, region: Region) -> Outcome:
+    def run(self, region: Region) -> ExperimentResult:
         """See `Experiment.run`."""
         return self.run_with(RegionKernels(self.models, region))
 
-    def run_with(self, kernels: Kernels) -> Outcome:
+    def run_with(self, kernels: Kernels) -> ExperimentResult:
         """Compute everything once with *kernels*."""
         model = kernels.model(Role.WORLD_MODEL)
         gradients = MeanGradients(
@@ -51,4 +51,4 @@ class WorldModelExperiment:
                 loss = kernels.compute(Role.WORLD_MODEL, self.loss, model, batch)
                 gradients.add(loss)
                 losses.append(loss.detach().float().cpu())
-        return Outcome(quantities={"loss": torch.stack(losses), **gradients.quantities()})
+        return ExperimentResult(quantities={"loss": torch.stack(losses), **gradients.quantities()})

@@ -177,27 +177,27 @@ def _completions(batches: list[Batch]) -> tuple[TokenBatch, Tensor]:
         LabError: The batches lack something.
     """
     try:
-        parts = [TokenBatch.from_tensors(each).check() for each in batches]
+        parts = [TokenBatch.from_tensors(batch).check() for batch in batches]
     except TokenBatchError as error:
         raise LabError(
             f"the job's batches hold no sequences of tokens ({error}): the lab freezes policies "
             "whose batches are made with TokenBatch.to_tensors()"
         ) from error
-    if not all(REWARDS in each for each in batches) or not parts:
+    if not all(REWARDS in batch for batch in batches) or not parts:
         raise LabError(
             f"the job's batches hold no {REWARDS}: add the reward of each completion, [B] float32, "
             "under that name"
         )
-    if any(each.log_probs_BS is None for each in parts):
+    if any(part.log_probs_BS is None for part in parts):
         raise LabError(
             "log_probs_BS of a TokenBatch in the job's batches is None: keep the log-probabilities "
             "that the rollout returned at temperature 1 when you make the batches"
         )
     joined = {
-        name: torch.cat([each.to_tensors()[name] for each in parts])
+        name: torch.cat([part.to_tensors()[name] for part in parts])
         for name in parts[0].to_tensors()
     }
-    return TokenBatch.from_tensors(joined), torch.cat([each[REWARDS] for each in batches])
+    return TokenBatch.from_tensors(joined), torch.cat([batch[REWARDS] for batch in batches])
 
 
 def _chunks(

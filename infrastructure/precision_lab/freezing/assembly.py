@@ -74,7 +74,7 @@ def assembled_experiment(
         value = ValueHead(hidden_size).to(device)
         reward = RewardModel(copy.deepcopy(weights.reference), hidden_size).to(device)
     reward.fit(
-        torch.cat([reward.features(**each.model_inputs()) for each in completions]),
+        torch.cat([reward.features(**completion.model_inputs()) for completion in completions]),
         torch.cat(list(rewards)),
     )
     hidden, masks = _hidden_states(weights.old, completions), _masks(completions)
@@ -122,13 +122,15 @@ def _require_moved(weights: PolicyWeights) -> None:
 
 def _hidden_states(model: Module, completions: Sequence[TokenBatch]) -> list[Tensor]:
     return [
-        model(**each.model_inputs(), use_cache=False, output_hidden_states=True).hidden_states[-1]
-        for each in completions
+        model(
+            **completion.model_inputs(), use_cache=False, output_hidden_states=True
+        ).hidden_states[-1]
+        for completion in completions
     ]
 
 
 def _masks(completions: Sequence[TokenBatch]) -> list[Tensor]:
-    return [each.response_mask_BS for each in completions]
+    return [completion.response_mask_BS for completion in completions]
 
 
 def _log_probs(model: Module, batch: TokenBatch, training: PolicyTraining) -> Tensor:

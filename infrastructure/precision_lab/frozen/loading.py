@@ -60,7 +60,7 @@ def load_policy_experiment(folder: FrozenFolder, device: torch.device) -> Policy
     return PolicyExperiment(
         models={role: model.to(device).eval() for role, model in models.items()},
         batches=[
-            to_device(_checked(folder, each, vocabulary), device) for each in folder.batches()
+            to_device(_checked(folder, batch, vocabulary), device) for batch in folder.batches()
         ],
         training=PolicyTraining(
             temperature=details.temperature,

@@ -342,7 +342,7 @@ class PPOCell:
         self.effective_precision[role] = self._seen[role].describe(out)
 
     def _see_tensors(self, role: Role, *tensors: Tensor) -> None:
-        self.effective_precision[role] = "/".join(name_of(each.dtype) for each in tensors)
+        self.effective_precision[role] = "/".join(name_of(tensor.dtype) for tensor in tensors)
 
     def _require_declared_types(self) -> None:
         for role in CELL_ROLES:

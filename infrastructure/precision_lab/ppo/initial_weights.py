@@ -101,7 +101,8 @@ class CellModels:
         """Prompts with completions that end."""
         end = self.stop_tokens[0]
         answers = [
-            [*self.tokenizer.encode(each, add_special_tokens=False), end] for each in completions
+            [*self.tokenizer.encode(completion, add_special_tokens=False), end]
+            for completion in completions
         ]
         return TokenBatch.from_sequences(
             [self.encode(each) for each in given], answers, pad_token=self.pad_token

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from infrastructure.events import Role
 from infrastructure.events.role_precision import RolePrecisions
-from infrastructure.precision_lab.experiment import GRADIENT, Outcome
+from infrastructure.precision_lab.experiment import GRADIENT, ExperimentResult
 from infrastructure.precision_lab.metrics import (
     exact_kl_penalty_mean,
     measure_accumulated_error,
@@ -27,7 +27,9 @@ from infrastructure.precision_lab.metrics import (
 _MOST_TOKENS = 4096  # of each distribution in a result
 
 
-def measured(outcome: Outcome, exact: Outcome, preset: RolePrecisions) -> dict[str, object]:
+def measured(
+    outcome: ExperimentResult, exact: ExperimentResult, preset: RolePrecisions
+) -> dict[str, object]:
     """Errors, metrics, gradients and distributions of a result, for JSON.
 
     Args:
@@ -53,7 +55,7 @@ def measured(outcome: Outcome, exact: Outcome, preset: RolePrecisions) -> dict[s
     return found
 
 
-def _errors(outcome: Outcome, exact: Outcome) -> dict[str, object]:
+def _errors(outcome: ExperimentResult, exact: ExperimentResult) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in exact.quantities.items():
         if not name.startswith(GRADIENT):
@@ -90,7 +92,7 @@ def _relative(one: Tensor, other: Tensor) -> float:
 
 
 def _policy_metrics(
-    outcome: Outcome, exact: Outcome, mask_BS: Tensor, preset: RolePrecisions
+    outcome: ExperimentResult, exact: ExperimentResult, mask_BS: Tensor, preset: RolePrecisions
 ) -> dict[str, object]:
     found, expected = outcome.quantities, exact.quantities
     of_kl, of_value = preset[Role.KL].compute, preset[Role.VALUE].out
@@ -124,7 +126,9 @@ def _mismatch(trainer_BS: Tensor, rollout_BS: Tensor, mask_BS: Tensor) -> float:
     return (r.expm1() - r).mean().item()
 
 
-def _distributions(outcome: Outcome, exact: Outcome, mask_BS: Tensor) -> dict[str, list[float]]:
+def _distributions(
+    outcome: ExperimentResult, exact: ExperimentResult, mask_BS: Tensor
+) -> dict[str, list[float]]:
     found, expected = outcome.quantities, exact.quantities
     values = {
         "log_prob_error": found["log_probs"] - expected["log_probs"],

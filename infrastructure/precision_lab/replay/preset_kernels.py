@@ -57,6 +57,6 @@ class PresetKernels:
             return function(*values)
         types = self._precisions[role]
         names = (types.store, types.compute, types.out)
-        store, compute, out = (Precision(each).compute for each in names)
+        store, compute, out = (Precision(name).compute for name in names)
         cast = [cast_floats(cast_floats(value, store), compute) for value in values]
         return cast_floats(function(*cast), out)

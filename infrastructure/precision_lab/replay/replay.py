@@ -18,7 +18,7 @@ from infrastructure.files import write_json
 from infrastructure.policy import TokenBatch
 from infrastructure.precision_lab import computations
 from infrastructure.precision_lab.environment import describe_environment, fixed_numerics
-from infrastructure.precision_lab.experiment import Outcome, in_fp32
+from infrastructure.precision_lab.experiment import ExperimentResult, in_fp32
 from infrastructure.precision_lab.experiments import PolicyExperiment, WorldModelExperiment
 from infrastructure.precision_lab.frozen import FrozenFolder
 from infrastructure.precision_lab.frozen.manifest import MANIFEST
@@ -49,7 +49,7 @@ class Replay:
     """
 
     preset: RolePrecisions
-    outcome: Outcome
+    outcome: ExperimentResult
     loss_scale: float
     roles: tuple[Role, ...]
     seconds: float

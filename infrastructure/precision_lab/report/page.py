@@ -83,7 +83,7 @@ def _html(results: LabResults, sections: list[Section]) -> str:
 def origin(results: LabResults) -> list[tuple[str, str]]:
     """Where the results come from: names and values, for the end of the report."""
     environments = [
-        each.summary.environment for each in results.cells if each.summary is not None
+        cell.summary.environment for cell in results.cells if cell.summary is not None
     ] + [
         each.get("environment")
         for each in (results.comparison, results.bisect, *results.replays.values())
@@ -117,7 +117,7 @@ def _markdown(results: LabResults, sections: list[Section]) -> str:
     lines += [f"- {_plain(each)}" for each in verdict(results)]
     if results.problems:
         lines += ["", "## Files that could not be read", ""]
-        lines += [f"- {_plain(each)}" for each in results.problems]
+        lines += [f"- {_plain(problem)}" for problem in results.problems]
     for section in sections:
         lines += ["", f"## {_plain(section.title)}", "", _plain(section.says)]
         if section.absent:

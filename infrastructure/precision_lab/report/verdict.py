@@ -80,7 +80,7 @@ def _of_reward(results: LabResults, presets: list[str]) -> Iterator[str]:
 def _of_bisection(results: LabResults) -> Iterator[str]:
     if results.culprits is None:
         return
-    places = [str(each.get("place", "")) for each in results.culprits]
+    places = [str(culprit.get("place", "")) for culprit in results.culprits]
     if places:
         yield f"Half precision loses most at {', '.join(places[:3])}: keep it in FP32."
     else:

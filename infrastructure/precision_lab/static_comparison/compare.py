@@ -89,7 +89,7 @@ class ComparisonRow:
     real_kl: float | None
 
 
-COLUMNS = tuple(each.name for each in fields(ComparisonRow))
+COLUMNS = tuple(field.name for field in fields(ComparisonRow))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,8 +224,8 @@ class _Errors:
     def joined(cls, parts: Sequence[_Errors]) -> _Errors:
         return cls(
             **{
-                each.name: torch.cat([getattr(part, each.name) for part in parts])
-                for each in fields(cls)
+                field.name: torch.cat([getattr(part, field.name) for part in parts])
+                for field in fields(cls)
             }
         )
 
@@ -234,9 +234,9 @@ class _Errors:
         chosen_N = (self.positions_N >= first) & (self.positions_N <= last)
         return _Errors(
             **{
-                each.name: getattr(self, each.name)[chosen_N]
-                for each in fields(self)
-                if each.name != "sequences_B"
+                field.name: getattr(self, field.name)[chosen_N]
+                for field in fields(self)
+                if field.name != "sequences_B"
             },
             sequences_B=self.sequences_B,
         )

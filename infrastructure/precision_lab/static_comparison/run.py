@@ -144,7 +144,7 @@ def _summary(request: ComparisonRequest, result: ComparisonResult) -> dict[str, 
         "format": FORMAT,
         "request": asdict(request),
         "weights_sha256": result.weights_sha256,
-        "precision": {each: str(RolePrecision(each, each, "fp32")) for each in request.dtypes},
+        "precision": {dtype: str(RolePrecision(dtype, dtype, "fp32")) for dtype in request.dtypes},
         "log_softmax": "fp32",
         "by_length": [
             {

@@ -107,7 +107,7 @@ def is_optimizer_state(value: object) -> bool:
     return (
         all(isinstance(number, int) for number in numbers)
         and len(set(numbers)) == len(numbers)
-        and all(isinstance(each, dict) for each in states.values())
+        and all(isinstance(state, dict) for state in states.values())
     )
 
 

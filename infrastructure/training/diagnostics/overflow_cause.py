@@ -77,10 +77,10 @@ def diagnose_overflow(
 
 def is_finite(found: Pass) -> bool:
     """Whether the loss and the norm of the gradients are finite, as in a step; reads the device."""
-    gradients = [each for each in found.gradients if each is not None]
+    gradients = [gradient for gradient in found.gradients if gradient is not None]
     if not math.isfinite(found.loss) or not gradients:
         return math.isfinite(found.loss)
-    norms = torch.stack([torch.linalg.vector_norm(each) for each in gradients])
+    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
     return bool(torch.linalg.vector_norm(norms).isfinite())
 
 

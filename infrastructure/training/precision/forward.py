@@ -103,9 +103,9 @@ class PrecisionForward:
     def _is_in_use(self, arguments: tuple[object, ...], value: object) -> bool:
         """Whether *value* was passed in or, unless a mapping, is an attribute of a module."""
         if isinstance(value, Mapping):  # a result; the modules are many
-            return any(value is each for each in arguments)
-        return any(value is each for each in arguments) or any(
-            value is each for module in self._module.modules() for each in vars(module).values()
+            return any(value is argument for argument in arguments)
+        return any(value is argument for argument in arguments) or any(
+            value is var for module in self._module.modules() for var in vars(module).values()
         )
 
     def compute_loss(self, loss: Callable[[Any, Any], Tensor], batch: Any) -> Tensor:

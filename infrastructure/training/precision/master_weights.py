@@ -73,8 +73,10 @@ def castable_parameters(model: Module) -> list[Parameter]:
     Those of modules kept in FP32 may not, and those of a batch normalisation may not either: its
     kernels need the dtype of its statistics.
     """
-    modules = [each for each in model.modules() if isinstance(each, _BATCH_NORMS) or is_kept(each)]
-    kept = {p for each in modules for p in each.parameters(recurse=False)}
+    modules = [
+        module for module in model.modules() if isinstance(module, _BATCH_NORMS) or is_kept(module)
+    ]
+    kept = {p for module in modules for p in module.parameters(recurse=False)}
     return [p for p in model.parameters() if p.dtype == torch.float32 and p not in kept]
 
 

@@ -75,7 +75,7 @@ def training_costs(times: TrainingTimes) -> list[PhaseCost]:
             costs.append(_cost(name, spent, spent.count, float(count)))
     saved = _both(times, CHECKPOINT)
     if saved.count:
-        known = [each.run_wall_seconds for each in costs]
+        known = [cost.run_wall_seconds for cost in costs]
         seconds = sum(each or 0.0 for each in known)
         fitting = None if None in known else seconds // times.checkpoint_interval_seconds
         if fitting is not None and times.total_steps is not None:
@@ -90,12 +90,12 @@ def _both(times: TrainingTimes, name: str) -> PhaseTime:
 
 def _sum(times: Iterable[PhaseTime]) -> PhaseTime:
     total = PhaseTime()
-    for each in times:
-        total.count += each.count
-        total.wall_seconds += each.wall_seconds
-        total.cpu_seconds += each.cpu_seconds
-        total.peak_bytes = max(total.peak_bytes or 0, each.peak_bytes or 0) or None
-        total.peak_cuda_bytes = max(total.peak_cuda_bytes or 0, each.peak_cuda_bytes or 0) or None
+    for time in times:
+        total.count += time.count
+        total.wall_seconds += time.wall_seconds
+        total.cpu_seconds += time.cpu_seconds
+        total.peak_bytes = max(total.peak_bytes or 0, time.peak_bytes or 0) or None
+        total.peak_cuda_bytes = max(total.peak_cuda_bytes or 0, time.peak_cuda_bytes or 0) or None
     return total
 
 

@@ -71,7 +71,7 @@ class PositionsFile:
             return {}
         if content.source != self.source:
             return {}
-        return {(each.device, each.inode): each for each in content.positions}
+        return {(position.device, position.inode): position for position in content.positions}
 
     def write(self, positions: Sequence[Position]) -> None:
         """Replace the file.

@@ -131,7 +131,7 @@ def _propose_for_format(
             transitions = list(read_trajectory_pool(path, lambda *_: None))
         else:
             records = _records(proposal, path, line_decoder(record_format, SourceTable(path=path)))
-            transitions = [each for record in records for each in record.transitions]
+            transitions = [transition for record in records for transition in record.transitions]
         _count(proposal, transitions)
         proposal.notes.append(
             "the fields are those of Genesis' format, without what is the outcome"
@@ -153,7 +153,7 @@ def _records(proposal: Proposal, path: Path, decode: Callable[[bytes], Decoded])
 
 def _count(proposal: Proposal, transitions: Sequence[Transition]) -> None:
     """Count *transitions*, and note whether they would be enough to train on."""
-    groups = [each.group for each in transitions]
+    groups = [transition.group for transition in transitions]
     proposal.transitions, proposal.groups = len(groups), len(set(groups))
     parts = split_by_group(groups)
     held_out = min(len({groups[row] for row in parts[part]}) for part in ("calibration", "test"))
@@ -174,15 +174,19 @@ def _propose_for_transitions(path: Path, name: str, targets: Sequence[str]) -> P
     elif named:
         proposal.source["agents"] = named
         proposal.notes.append(f"the records name the agents {', '.join(named)}: keep those wanted")
-    transitions = [each for record in records for each in record.transitions]
+    transitions = [transition for record in records for transition in record.transitions]
     _count(proposal, transitions)
     proposal.observation = _fields(
-        proposal, "observation", [each.observation for each in transitions]
+        proposal, "observation", [transition.observation for transition in transitions]
     )
-    proposal.action = _fields(proposal, "action", [each.action for each in transitions])
+    proposal.action = _fields(proposal, "action", [transition.action for transition in transitions])
     results = [
-        {**each.next_observation, "reward": each.reward, "terminated": each.terminated}
-        for each in transitions
+        {
+            **transition.next_observation,
+            "reward": transition.reward,
+            "terminated": transition.terminated,
+        }
+        for transition in transitions
     ]
     found = _fields(proposal, "next_observation", results)
     if targets:
@@ -263,7 +267,7 @@ def _own(
     proposal: Proposal, records: list[Named], name: str, agent_of: Callable[[Named], str]
 ) -> list[Named]:
     """The records of the agent *name*, and those that name none; a note counts the others."""
-    own = [each for each in records if agent_of(each) in ("", name)]
+    own = [record for record in records if agent_of(record) in ("", name)]
     if others := len(records) - len(own):
         proposal.notes.append(f"{others} of {len(records)} records name other agents")
     return own

@@ -285,7 +285,7 @@ class StackedEnsemble:
         if _layers_agree(layers, len(dense[0])):
             return Outputs(raw=_run_stacked_layers(input_FMNI, *layers), structure=structure)
         inputs = [each.clone() for each in input_FMNI.unbind()]  # in memory that is aligned
-        alone = zip(inputs, *(each.unbind() for each in layers), strict=True)
+        alone = zip(inputs, *(layer.unbind() for layer in layers), strict=True)
         return Outputs(raw=[run_layers(*each) for each in alone], structure=structure)
 
 

@@ -132,7 +132,7 @@ def embed_texts(table_FBW: Tensor, calls: Sequence[Call], name: str) -> Tensor:
     networks, buckets, width = table_FBW.shape
     rows = len(calls[0].arguments[0]["dense"])
     if (
-        all(each.shape == (rows, buckets) for each in shares)
+        all(share.shape == (rows, buckets) for share in shares)
         and len(shares) == networks
         and is_aligned(rows * buckets)
         and is_aligned(buckets * width)

@@ -11,10 +11,10 @@ from benchmarks.agents.round import (
     SHARED,
     THEN,
     Measured,
-    Outcome,
     Quality,
     Round,
     RoundFailedError,
+    RunResult,
 )
 from benchmarks.agents.round_tables import (
     OtherWeightsError,
@@ -24,7 +24,7 @@ from benchmarks.agents.round_tables import (
 )
 
 HERE = Path(__file__).parents[3]
-OUTCOME = Outcome(published=True, steps=900, weights="a")
+OUTCOME = RunResult(published=True, steps=900, weights="a")
 QUALITY = Quality(accuracy=0.9, nats=0.3)
 
 

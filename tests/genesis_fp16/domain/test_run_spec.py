@@ -50,7 +50,7 @@ def test_a_misspelt_option_is_refused() -> None:
 
 
 def test_a_specification_carries_the_options_unchanged(tmp_path: Path) -> None:
-    settings = Settings(fp16_growth_factor=3.0, max_grad_norm=0.0, fp16_preset="precision-rl")
+    settings = Settings(fp16_growth_factor=3.0, max_grad_norm=0.0, fp16_preset="fast-growth")
     spec = RunSpec(
         run_id="r",
         attempt=1,
@@ -76,3 +76,7 @@ def test_a_specification_carries_the_options_unchanged(tmp_path: Path) -> None:
     assert {name: getattr(settings, name) for name in TrainerOptions.model_fields} == dict(
         read.trainer
     )
+
+
+def test_a_preset_is_accepted_by_its_name_of_release_0_1() -> None:
+    assert Settings(fp16_preset="precision-rl").fp16_preset == "fast-growth"

@@ -94,8 +94,8 @@ def test_every_option_is_a_field_of_the_trainers_configuration() -> None:
 @pytest.mark.parametrize(
     ("variables", "interval"),
     [
-        ({"FP16_PRESET": "precision-rl"}, 400),
-        ({"FP16_PRESET": "precision-rl", "FP16_GROWTH_INTERVAL": "2000"}, 2000),
+        ({"FP16_PRESET": "fast-growth"}, 400),
+        ({"FP16_PRESET": "fast-growth", "FP16_GROWTH_INTERVAL": "2000"}, 2000),
         ({"FP16_PRESET": ""}, 2000),
     ],
 )

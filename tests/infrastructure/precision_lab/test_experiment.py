@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from infrastructure.precision_lab.experiment import Outcome, OutcomeError
+from infrastructure.precision_lab.experiment import ExperimentResult, ExperimentResultError
 
 MASK_BS = torch.tensor([[True, False]])
 
 
 def test_gradients_are_found_by_the_name_of_their_parameter():
-    outcome = Outcome(
+    outcome = ExperimentResult(
         quantities={"loss": torch.ones(1), "gradient:head.weight": torch.ones(2, 2)},
         mask_BS=MASK_BS,
     )
@@ -25,5 +25,5 @@ def test_gradients_are_found_by_the_name_of_their_parameter():
     ],
 )
 def test_quantities_that_metrics_cannot_use_are_refused(value, mask_BS, message):
-    with pytest.raises(OutcomeError, match=message):
-        Outcome(quantities={"values": value}, mask_BS=mask_BS)
+    with pytest.raises(ExperimentResultError, match=message):
+        ExperimentResult(quantities={"values": value}, mask_BS=mask_BS)

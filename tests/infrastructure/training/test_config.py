@@ -37,9 +37,9 @@ def test_a_precision_may_be_named():
 
 
 def test_a_preset_is_a_published_recipe():
-    config = FP16TrainingConfig.preset("precision-rl")
+    config = FP16TrainingConfig.preset("fast-growth")
     assert (config.growth_interval, config.loss_scale, config.max_grad_norm) == (400, 65536.0, 1.0)
-    with pytest.raises(ValueError, match=r"'rl'.*'precision-rl'"):
+    with pytest.raises(ValueError, match=r"'rl'.*'fast-growth'"):
         FP16TrainingConfig.preset("rl")
 
 

@@ -47,7 +47,7 @@ def static_comparison(results: LabResults) -> Section:
     if rows:
         section.tables.append(Table(head=[*_COLUMNS.values()], rows=rows))
     section.notes.extend(
-        f"Not measured: {each}." for each in texts(results.comparison, "not_measured")
+        f"Not measured: {text}." for text in texts(results.comparison, "not_measured")
     )
     return section.needs("the static comparison", "genesis-fp16 lab compare")
 

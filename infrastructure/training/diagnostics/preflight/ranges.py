@@ -66,7 +66,7 @@ class Ranges:
     @property
     def largest_safe_scale(self) -> float | None:
         """The highest power of two at which no FP16 gradient overflowed; None without any."""
-        gradient = max((each.gradient for each in self.modules.values()), default=0.0)
+        gradient = max((module.gradient for module in self.modules.values()), default=0.0)
         if not 0.0 < gradient < math.inf:
             return None
         _, exponent = math.frexp(FP16_MAX / gradient)  # in [0.5, 1) * 2**exponent

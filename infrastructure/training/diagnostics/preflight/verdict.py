@@ -25,16 +25,16 @@ def choose_precision(
     Returns:
         The precision, and the reasons: a line for the choice, then one for each half type.
     """
-    halves = [each for each in measurements if each.precision != "fp32"]
+    halves = [measurement for measurement in measurements if measurement.precision != "fp32"]
     worthwhile = [
-        each
-        for each in halves
-        if each.usable
-        and not (on_cpu and each.precision == "fp16")
-        and each.ratio is not None
-        and each.ratio + (each.ratio_error or 0.0) <= WORTHWHILE
+        halve
+        for halve in halves
+        if halve.usable
+        and not (on_cpu and halve.precision == "fp16")
+        and halve.ratio is not None
+        and halve.ratio + (halve.ratio_error or 0.0) <= WORTHWHILE
     ]
-    reasons = tuple(_reason(each) for each in halves)
+    reasons = tuple(_reason(halve) for halve in halves)
     if not worthwhile:
         return "fp32", ("FP32: no half type is both usable and clearly faster", *reasons)
     fastest = min(each.ratio or 0.0 for each in worthwhile)

@@ -9,7 +9,7 @@ from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.effects import measure_effects
 from agents.se_darwin.features import NUMBERS, Fields
 from agents.se_darwin.sandbox import Sandbox, TestCase
-from agents.se_darwin.search.evolution import Evolution, Outcome
+from agents.se_darwin.search.evolution import Evolution, StepResult
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import RandomRanker, Ranker, SuspicionRanker
 from agents.se_darwin.tasks import RepairTask
@@ -30,8 +30,8 @@ class KnowsTheAnswer:
         return any(f"{kind} {old}>{new}" in tokens for kind, old, new in REPAIRS)
 
 
-def run_out(evolution: Evolution, most: int) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+def run_out(evolution: Evolution, most: int) -> list[StepResult]:
+    outcomes: list[StepResult] = []
     while evolution.evaluations < most and not evolution.archive.best.fixed:
         outcomes += evolution.run_generation(most - evolution.evaluations)
     return outcomes

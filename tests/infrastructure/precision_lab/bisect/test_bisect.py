@@ -14,7 +14,7 @@ from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.events.role_precision import FP32, RolePrecision
 from infrastructure.precision_lab.bisect import NotFiniteError, bisect
-from infrastructure.precision_lab.experiment import Outcome, Region
+from infrastructure.precision_lab.experiment import ExperimentResult, Region
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 
 
@@ -57,7 +57,7 @@ class Regression:
     batches: Sequence[Batch]
     keep_fp32: Sequence[str] = ()
 
-    def run(self, region: Region) -> Outcome:
+    def run(self, region: Region) -> ExperimentResult:
         (batch,) = self.batches
         with region(Role.WORLD_MODEL):
             predicted_BD = self.models[Role.WORLD_MODEL](batch["x_BD"])
@@ -69,17 +69,19 @@ class Regression:
         found = {"predicted": predicted_BD, "error": error_BD, "loss": loss}
         quantities = {name: value.detach().float().flatten() for name, value in found.items()}
         named = zip(parameters, gradients, strict=True)
-        return Outcome(quantities=quantities | {f"gradient:{n}": each for n, each in named})
+        return ExperimentResult(
+            quantities=quantities | {f"gradient:{n}": each for n, each in named}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Computation:
     models: Mapping[Role, nn.Module]
     batches: Sequence[Batch]
-    computation: Callable[[Region], Outcome]
+    computation: Callable[[Region], ExperimentResult]
     keep_fp32: Sequence[str] = ()
 
-    def run(self, region: Region) -> Outcome:
+    def run(self, region: Region) -> ExperimentResult:
         return self.computation(region)
 
 
@@ -141,10 +143,10 @@ def test_what_is_harmless_alone_is_named_with_its_partner() -> None:
 
 
 def test_a_role_without_a_model_is_cured_as_a_whole() -> None:
-    def loss(region: Region) -> Outcome:
+    def loss(region: Region) -> ExperimentResult:
         with region(Role.ADVANTAGE):
             advantages_B = rewards_B - rewards_B.mean()
-        return Outcome(quantities={"advantages": advantages_B.float()})
+        return ExperimentResult(quantities={"advantages": advantages_B.float()})
 
     rewards_B = 1000 + torch.linspace(0, 1, 10)
     experiment = Computation(models={}, batches=[], computation=loss)

@@ -21,7 +21,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store.daemon_status import DaemonStatus
 
 
-class PrecisionState:
+class PrecisionReading:
     """What decides the precision of several agents, read once.
 
     Args:
@@ -81,9 +81,9 @@ class PrecisionState:
                 for reason, precision in demands(inputs)
             ],
             overrides=[
-                views.OverrideView.model_validate(each)
-                for each in self._overrides
-                if each.agent in (None, agent)
+                views.OverrideView.model_validate(override)
+                for override in self._overrides
+                if override.agent in (None, agent)
             ],
             acknowledged=known,
         )
