@@ -8,7 +8,7 @@ from pathlib import Path
 from infrastructure.agent_contract import RunContext, Schedule, TrainingJob, Transition
 from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.transition import TransitionSpec
-from infrastructure.files import write_atomically
+from infrastructure.files import read_model, write_model
 from infrastructure.trajectories.record_source import (
     AgentDefinition,
     DefinitionError,
@@ -19,6 +19,7 @@ from infrastructure.trajectories.record_source import (
 from infrastructure.world_model_agent import WorldModelAgent
 
 PINNED_FILE = "definition.json"  # in the run's folder
+_MOST_DEFINITION_BYTES = 1 << 24
 
 
 class ReplayAgent(WorldModelAgent):
@@ -87,9 +88,9 @@ class ReplayAgent(WorldModelAgent):
         """The definition that this run, or the run that it repeats, began with."""
         path = (context.repeats or context.run_folder) / PINNED_FILE
         try:
-            pinned = AgentDefinition.model_validate_json(path.read_bytes())
+            pinned = read_model(path, AgentDefinition, limit=_MOST_DEFINITION_BYTES)
         except FileNotFoundError:
-            write_atomically(context.run_folder / PINNED_FILE, self._definition.model_dump_json())
+            write_model(context.run_folder / PINNED_FILE, self._definition)
             return self._definition
         if pinned != self._definition:
             consequence = "this run keeps the one that it began with; the next run takes the new"

@@ -16,7 +16,7 @@ import psutil
 from pydantic import ValidationError
 
 import genesis_fp16
-from genesis_fp16.domain.remote_attempt import MACHINE_FILE, MachineReport
+from genesis_fp16.domain.remote_attempt import LONGEST_FILE, MACHINE_FILE, MachineReport
 from genesis_fp16.executors.choice import job_options, make_engine
 from genesis_fp16.executors.object_store.check import check_store
 from genesis_fp16.executors.object_store.mirrors import LAUNCHER as STORED_LAUNCHER
@@ -32,6 +32,7 @@ from genesis_fp16.executors.remote.engine import (
 from genesis_fp16.executors.remote.executor import LAUNCHER
 from genesis_fp16.settings import Settings
 from genesis_fp16.system.object_store import ObjectStore
+from infrastructure.files import JsonFileError, read_model
 
 CLOCK_SECONDS = 5.0  # by which two clocks may differ, beyond the time that the answer took
 _ASK_SECONDS = 0.5
@@ -149,10 +150,10 @@ class _Place:
         """The report; None if none can be read yet."""
         try:
             if self.store is None:
-                return MachineReport.model_validate_json((self.folder / MACHINE_FILE).read_bytes())
+                return read_model(self.folder / MACHINE_FILE, MachineReport, limit=LONGEST_FILE)
             found = self.store.read(self._object)
             return None if found is None else MachineReport.model_validate_json(found)
-        except (OSError, ValidationError):
+        except (OSError, JsonFileError, ValidationError):
             return None
 
     def remove(self) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import errno
 import io
-import os
 import re
-import stat
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from dotenv.parser import Binding, Original, parse_stream
 
 from genesis_fp16.domain.redaction import visible
+from infrastructure.files import read_limited
 
 ENV_FILE_VARIABLE = "GENESIS_ENV_FILE"
 ROLLBACK_FLAG = "ENABLE_FP16_TRAINING"
@@ -114,17 +114,12 @@ def read_bounded(path: Path) -> bytes:
     Raises:
         OSError: The file is missing, unreadable, not a regular file, or larger than `MAX_BYTES`.
     """
-    with open(path, "rb", opener=_open_without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is not a regular file")
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise OSError(f"it is larger than {MAX_BYTES} bytes")
-    return content
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        return read_limited(path, MAX_BYTES)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EFBIG):
+            raise OSError(f"it {error.strerror}") from None
+        raise
 
 
 def read_env_file(

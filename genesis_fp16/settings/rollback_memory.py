@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.precision import Override
@@ -21,12 +21,12 @@ from genesis_fp16.domain.redaction import visible
 from genesis_fp16.settings.env_file import (
     ENVIRONMENT,
     FALSE_TEXTS,
+    MAX_BYTES,
     ROLLBACK_FLAG,
-    read_bounded,
     read_env_file,
 )
 from genesis_fp16.settings.settings import Settings
-from infrastructure.files import write_atomically
+from infrastructure.files import JsonFileError, read_model, write_model
 
 MEMORY_FILE = "rollbacks.json"  # in GENESIS_HOME
 _REPEAT_SECONDS = 60.0
@@ -137,10 +137,10 @@ def read_rollbacks(path: Path) -> Rollbacks:
         UnreadableMemoryError: The file cannot be read, or holds nothing, which is never written.
     """
     try:
-        remembered = Rollbacks.model_validate_json(read_bounded(path))
+        remembered = read_model(path, Rollbacks, limit=MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return Rollbacks()
-    except (OSError, ValidationError) as error:
+    except (OSError, JsonFileError) as error:
         why = str(error.strerror or error) if isinstance(error, OSError) else "damaged"
         raise UnreadableMemoryError(path, why) from error
     if remembered == Rollbacks():
@@ -232,7 +232,7 @@ def _replace(path: Path, rollbacks: Rollbacks) -> None:
             return
     except UnreadableMemoryError:
         pass  # is replaced
-    write_atomically(path, rollbacks.model_dump_json(indent=2))
+    write_model(path, rollbacks, indent=2)
 
 
 def _warn(event: str, **fields: object) -> None:

@@ -25,7 +25,7 @@ from genesis_fp16.store.daemon_status import (
 from genesis_fp16.store.database import FileIdentity, database_url, file_identity
 from genesis_fp16.store.errors import StoreError
 from genesis_fp16.store.leadership import Leadership
-from infrastructure.files import remove_abandoned, write_atomically
+from infrastructure.files import remove_abandoned, write_model
 
 _WAIT_SECONDS = 0.1  # a command that checks whether a daemon serves holds the lock briefly
 
@@ -202,7 +202,7 @@ class DaemonLock:
         )
         path = self._home / STATUS_FILE
         try:
-            write_atomically(path, serving.model_dump_json())
+            write_model(path, serving)
         except OSError as error:
             with suppress(OSError):
                 path.unlink(missing_ok=True)  # what is no longer true

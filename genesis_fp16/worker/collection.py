@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -11,10 +10,11 @@ from typing import TypeVar
 
 from genesis_fp16.worker.channel import ProgressReporter
 from infrastructure.agent_contract import Agent, RunContext, Transition
-from infrastructure.files import write_atomically
+from infrastructure.files import json_text, read_json, write_atomically
 from infrastructure.trajectories import BufferSnapshot, BufferView, ReplayBuffer
 
 SNAPSHOT_FILE = "snapshot.json"  # in the run's folder
+_MOST_SNAPSHOT_BYTES = 1 << 26
 Kind = TypeVar("Kind")
 
 
@@ -53,7 +53,7 @@ class Collection:
             self._collect(buffer)
         self._progress.flush()
         snapshot = buffer.snapshot()
-        write_atomically(self._context.run_folder / SNAPSHOT_FILE, json.dumps(snapshot.to_json()))
+        write_atomically(self._context.run_folder / SNAPSHOT_FILE, json_text(snapshot.to_json()))
         return snapshot
 
     def buffer(self, folder: Path) -> ReplayBuffer:
@@ -78,7 +78,7 @@ class Collection:
         """
         path = self._context.run_folder / SNAPSHOT_FILE
         try:
-            return BufferSnapshot.from_json(json.loads(path.read_bytes()))
+            return _read_snapshot(path)
         except FileNotFoundError:
             reason = "the file is missing"
         except ValueError as error:
@@ -124,6 +124,10 @@ class Collection:
         logger.warning("record_skipped", file=str(path), offset=offset, reason=reason)
 
 
+def _read_snapshot(path: Path) -> BufferSnapshot:
+    return BufferSnapshot.from_json(read_json(path, limit=_MOST_SNAPSHOT_BYTES))
+
+
 def repeated_snapshot(run_folder: Path) -> BufferSnapshot:
     """The snapshot that the finished run in *run_folder* trained on, for a run that repeats it.
 
@@ -132,7 +136,7 @@ def repeated_snapshot(run_folder: Path) -> BufferSnapshot:
     """
     path = run_folder / SNAPSHOT_FILE
     try:
-        return BufferSnapshot.from_json(json.loads(path.read_bytes()))
+        return _read_snapshot(path)
     except (OSError, ValueError) as error:
         raise RuntimeError(
             f"this run cannot repeat an earlier one, because {path} cannot be read ({error}); "

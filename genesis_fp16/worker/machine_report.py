@@ -9,7 +9,7 @@ from pathlib import Path
 
 import genesis_fp16
 from genesis_fp16.domain.remote_attempt import MACHINE_FILE, MachineReport
-from infrastructure.files import write_atomically
+from infrastructure.files import write_model
 
 
 def write_report(folder: Path) -> None:
@@ -18,7 +18,7 @@ def write_report(folder: Path) -> None:
     Raises:
         OSError: This machine cannot write there.
     """
-    write_atomically(folder / MACHINE_FILE, make_report().model_dump_json())
+    write_model(folder / MACHINE_FILE, make_report())
 
 
 def make_report() -> MachineReport:

@@ -46,7 +46,7 @@ from genesis_fp16.system.processes import become_subreaper, die_with_parent, kil
 from infrastructure.events import COMMAND_ADAPTER, EventWriter, read_events
 from infrastructure.events.command import Stop
 from infrastructure.events.event import Finished
-from infrastructure.files import write_atomically
+from infrastructure.files import write_model
 
 POLL_SECONDS = 0.2  # between two looks at the commands
 FENCE_SECONDS = 1.0
@@ -253,7 +253,7 @@ class Launcher:
         give_up = self._clock() + RESULT_SECONDS
         while not is_fenced_off(self._spec):
             try:
-                write_atomically(self._folder / RESULT_FILE, result.model_dump_json())
+                write_model(self._folder / RESULT_FILE, result)
                 return
             except OSError as failure:
                 if self._clock() >= give_up:

@@ -138,3 +138,13 @@ def test_one_module_of_the_loop_and_the_worker_decides_the_precision(
         | path.relative_to(root).is_relative_to("genesis_fp16/worker")
     }
     assert users == {loop}
+
+
+def test_one_module_writes_and_reads_tensors(files: Files, root: Path) -> None:
+    callers = {
+        str(path.relative_to(root))
+        for path in files(".py", below=OURS)
+        for module, _, _ in _uses(path, {"save", "load"})
+        if module == "torch"
+    }
+    assert callers == {"infrastructure/training/tensor_files.py"}

@@ -13,7 +13,13 @@ from pathlib import Path
 import structlog
 from filelock import FileLock
 
-from genesis_fp16.domain.remote_attempt import CLAIM_FILE, FENCE_FILE, HEARTBEAT_FILE, Claim
+from genesis_fp16.domain.remote_attempt import (
+    CLAIM_FILE,
+    FENCE_FILE,
+    HEARTBEAT_FILE,
+    LONGEST_FILE,
+    Claim,
+)
 from genesis_fp16.domain.stored_attempt import (
     STORED_FILE,
     Appended,
@@ -22,7 +28,7 @@ from genesis_fp16.domain.stored_attempt import (
     Update,
     target_of,
 )
-from infrastructure.files import flush_folder, write_atomically
+from infrastructure.files import flush_folder, read_model, write_model
 
 _LOCK_SECONDS = 5.0  # for an operator's rollback of a model
 _OF_ONE_FILE = {  # errors that no repetition mends, and that say nothing of the disk
@@ -70,12 +76,12 @@ class AttemptFiles:
             OSError: It cannot be written.
         """
         if not (self._folder / CLAIM_FILE).exists():
-            write_atomically(self._folder / CLAIM_FILE, claim.model_dump_json())
+            write_model(self._folder / CLAIM_FILE, claim)
 
     def applied(self, start: str) -> int:
         """Number of updates of *start* that are recorded as applied."""
         with suppress(OSError, ValueError):
-            found = Applied.model_validate_json((self._folder / STORED_FILE).read_bytes())
+            found = read_model(self._folder / STORED_FILE, Applied, limit=LONGEST_FILE)
             if found.start == start:
                 return found.updates
         return 0
@@ -86,8 +92,7 @@ class AttemptFiles:
         Raises:
             OSError: It cannot be written.
         """
-        record = Applied(start=start, updates=updates)
-        write_atomically(self._folder / STORED_FILE, record.model_dump_json())
+        write_model(self._folder / STORED_FILE, Applied(start=start, updates=updates))
 
     def add(self, update: Update) -> bool:
         """Append what *update* says and show the sign of life; False if the run is not ours.

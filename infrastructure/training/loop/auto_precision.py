@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -14,13 +14,14 @@ from infrastructure.events import PrecisionName, PrecisionState, Role
 from infrastructure.events.event import BaseEvent, Notice, PreflightDone
 from infrastructure.events.precision_state import PRECISIONS
 from infrastructure.events.role_precision import RolePrecision
-from infrastructure.files import write_atomically
+from infrastructure.files import read_json, write_json
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.distributed import Ranks
 from infrastructure.training.precision import device_name
 
 _FILE = "precision-choice.json"
+_MOST_CHOICE_BYTES = 1 << 20
 
 
 class AutoPrecision:
@@ -72,7 +73,7 @@ class AutoPrecision:
     def _read(self) -> PrecisionName | None:
         """The choice of an earlier attempt on an equal device."""
         try:
-            saved = json.loads(self._path.read_text())
+            saved = cast("dict[str, object]", read_json(self._path, limit=_MOST_CHOICE_BYTES))
             if saved["device"] == self._describe_device():
                 return next(name for name in PRECISIONS if name == saved["precision"])
         except FileNotFoundError:
@@ -91,7 +92,7 @@ class AutoPrecision:
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, json.dumps(choice, indent=2))
+            write_json(self._path, choice)
         except OSError as error:  # a resumed attempt measures again
             self._emit(Notice.warning("precision_choice_not_kept", error))
         return report.verdict

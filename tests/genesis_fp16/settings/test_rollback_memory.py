@@ -218,7 +218,7 @@ def test_who_may_not_read_the_memory_must_state_the_flag(host: Host) -> None:
     path = host.home / MEMORY_FILE
     path.mkdir()  # unreadable for root, too
     host.file.write_text("")
-    assert f"{path} cannot be read (Is a directory)" in host.refusal()
+    assert f"{path} cannot be read (is not a regular file)" in host.refusal()
     host.file.write_text(FALSE)
     assert not host.read().enable_fp16_training
 

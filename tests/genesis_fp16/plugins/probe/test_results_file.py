@@ -40,7 +40,7 @@ def test_a_folder_in_its_place_is_ignored(tmp_path: Path) -> None:
     (tmp_path / RESULTS_FILE).mkdir()
     with capture_logs() as logs:
         assert read_results(tmp_path) == {}
-    assert logs[0]["cause"] == "Is a directory"
+    assert logs[0]["cause"] == "is not a regular file"
 
 
 @pytest.mark.parametrize(
