@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import structlog
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.agent_contract import Agent, RunContext
 from infrastructure.agent_contract.run_context import Budget
@@ -47,16 +45,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment that torchrun gives a single rank."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    group = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": port}
-    for name, value in {**group, "MASTER_ADDR": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, str(value))
-
-
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
@@ -68,13 +56,13 @@ def _one_thread() -> Iterator[None]:
 
 def test_the_blocks_of_all_pages_are_python() -> None:
     found = [block for page in sorted(DOCS.rglob("*.md")) for block in blocks(page)]
-    assert len(found) > 20
+    assert len(found) > 10
     for place, source in found:
         compile(source, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 @pytest.mark.process
-def test_the_guide_to_the_trainer_runs(empty_folder: Path, one_rank: None) -> None:
+def test_the_guide_to_the_trainer_runs(empty_folder: Path) -> None:
     names: dict[str, Any] = {"__name__": "guide"}
     trained = []
     for place, source in [*blocks(GUIDE), *blocks(RECIPES)]:
@@ -85,9 +73,6 @@ def test_the_guide_to_the_trainer_runs(empty_folder: Path, one_rank: None) -> No
     assert names["resumed"].training_steps == 33
     assert names["resumed"].precision == "fp32"
     assert (empty_folder / "checkpoint.pt.json").is_file()
-    for wrap, path in ((DistributedDataParallel, "ddp.pt"), (names["shard"], "fsdp2.pt")):
-        names["train"](wrap, path)
-        assert (empty_folder / path).is_file()
 
 
 def test_the_agent_of_the_guide_for_authors_works(

@@ -1,6 +1,7 @@
 """The single files of examples/, to which pages link."""
 
 import runpy
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,25 @@ import torch
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, without settings of this machine."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GENESIS_ENV_FILE", "GENESIS_HOME", "GENESIS_PRECISION", "ENABLE_FP16_TRAINING"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that torchrun gives a single rank."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    group = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": port}
+    for name, value in {**group, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +62,16 @@ def test_the_example_is_an_on_policy_job() -> None:
     [batch] = names["batches"](0, None)  # the warm-up
     assert names["loss"](names["job"].model, batch).isfinite()
     assert 0 <= names["evaluate"](names["job"].model).metrics["reward"] <= 1
+
+
+@pytest.mark.process
+def test_one_rank_trains_under_ddp_and_fsdp2(empty_folder: Path, one_rank: None) -> None:
+    names = runpy.run_path(str(EXAMPLES / "several_devices.py"))
+    for wrap, path in ((names["DistributedDataParallel"], "ddp.pt"), (names["shard"], "fsdp2.pt")):
+        assert names["train"](wrap, path).get_stats()["fp16_steps"] == 32
+        assert (empty_folder / path).is_file()
+
+
+def test_the_world_model_predicts(empty_folder: Path) -> None:
+    names = runpy.run_path(str(EXAMPLES / "world_model.py"))
+    assert 0.5 < names["prediction"].success_probability <= 1
