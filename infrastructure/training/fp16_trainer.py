@@ -433,8 +433,15 @@ class FP16Trainer:
     def get_stats(self) -> dict[str, float | int | bool | str]:
         """Counters so far; reads the device, and logs new overflows.
 
-        ``training_steps`` counts attempts, ``applied_steps`` those that changed the parameters;
-        ``overflow_rate`` is overflows divided by attempts.
+        Returns:
+            ``training_steps`` counts the optimizer steps attempted, in every precision, and
+            ``fp16_steps`` those in FP16. By outcome they are ``applied_steps``, which changed the
+            parameters, ``overflow_steps``, skipped because a gradient was not finite,
+            ``nonfinite_loss_steps``, skipped because the loss was not, and ``no_gradient_steps``.
+            ``overflow_rate`` is overflows divided by attempts. ``fp16_enabled`` tells whether FP16
+            is in force, and ``current_scale`` is the loss scale, 1 without one.
+            ``precision_requested``, ``precision_effective`` and ``precision_reason`` tell what was
+            asked for, what runs, and why.
         """
         totals, scale = self.record.stats(), self.scale_in_force.item()
         overflow = int(totals["overflow_steps"])
