@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
 
-run: $(STAMP) .env  ## Start the daemon in the foreground
+run: $(STAMP) .env $(SITE)/index.html  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
 
 # Four workers, of some 1 GB each: some wait while others compute. Six took longer on two cores.
@@ -36,6 +36,10 @@ uninstall:  ## Take the service away; PURGE=1 also its settings and data
 
 docs: $(STAMP)  ## Build the documentation, which the page serves under /docs; fails on a dead link
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d $(VENV)/doctrees docs $(SITE)
+
+$(SITE)/index.html: | $(STAMP)  # once; make docs renews it
+	@echo "Building the documentation, which the page serves under /docs"
+	-@$(BIN)/python -m sphinx -q -b html -d $(VENV)/doctrees docs $(SITE)
 
 docs-serve: docs  ## Build the documentation and show it on http://127.0.0.1:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8000

@@ -7,10 +7,12 @@ import hashlib
 import re
 from pathlib import Path
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
+
+from genesis_fp16.api.problems import RefusalError
 
 SITE = Path(__file__).with_name("site")
 _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
@@ -44,10 +46,9 @@ def add_documentation(app: FastAPI, folder: Path = SITE) -> None:
         return
 
     @app.get("/docs/{path:path}", include_in_schema=False)
-    def missing(path: str) -> None:
-        raise HTTPException(
+    def missing() -> None:
+        raise RefusalError(
             404,
-            f"this installation has no documentation at docs/{path}: it was installed from a "
-            "source tree where `make docs` had not run; run it there and install again, or read "
-            "the pages in docs/",
+            "the documentation is not built: run `make docs` in the checkout and restart the daemon; "
+            "if you install from a checkout, run it there before you install",
         )

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from genesis_fp16.api import problems
 from genesis_fp16.api.page.documentation import add_documentation
 
 
 def test_a_missing_site_is_answered_with_the_remedy(tmp_path: Path) -> None:
     app = FastAPI()
+    problems.install(app)
     add_documentation(app, tmp_path)
     sent = []
 
