@@ -21,6 +21,7 @@ project = "genesis-fp16"
 release = version = genesis_fp16.__version__
 copyright = "the authors of genesis-fp16"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+highlight_language = "text"  # of blocks that name none
 html_theme = "furo"
 html_title = f"genesis-fp16 {version}"
 html_favicon = "../genesis_fp16/api/page/static/icon.svg"

@@ -1,4 +1,4 @@
-"""The files that a reader of the tutorial types make the agent and the settings it tells of."""
+"""The files that a reader of the tutorial types make its agent and its settings."""
 
 import re
 from pathlib import Path

@@ -49,6 +49,6 @@ def add_documentation(app: FastAPI, folder: Path = SITE) -> None:
     def missing() -> None:
         raise RefusalError(
             404,
-            "the documentation is not built: run `make docs` in the checkout and restart the daemon; "
+            "the documentation is not built: run `make docs` in the checkout, restart the daemon; "
             "if you install from a checkout, run it there before you install",
         )
