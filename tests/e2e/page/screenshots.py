@@ -1,5 +1,7 @@
 """``python -m tests.e2e.page.screenshots``: the pictures of the page in ``docs/``."""
 
+import json
+import random
 import tempfile
 from pathlib import Path
 
@@ -10,6 +12,36 @@ from tests.e2e.page.site import TOKEN, Site, install_agents
 from tests.patience import wait_until
 
 DOCS = Path(__file__).parents[3] / "docs" / "pictures"
+
+ROOM = """schedule = "every 6h"
+[source]
+path = "records"
+format = "records"
+group = "day"
+[spec.observation]
+degrees = { type = "box" }
+watts = { type = "box" }
+[spec.targets]
+later = { type = "box" }
+"""
+
+
+def add_configured_agents(home: Path) -> None:
+    """Write the files of agents that heat rooms, and what each hour of heating led to."""
+    for folder in (home / "agents.d", home / "records"):
+        folder.mkdir(parents=True)
+    for name in ("kitchen", "library", "greenhouse"):
+        (home / "agents.d" / f"{name}.toml").write_text(ROOM)
+    chance = random.Random(0)
+    with (home / "records" / "rooms.jsonl").open("w") as file:
+        for day in range(40):
+            degrees = chance.uniform(10, 25)
+            for _hour in range(24):
+                watts = chance.uniform(0, 2000)
+                later = degrees + watts / 500 - 0.2 * (degrees - 8)
+                record = {"day": day, "degrees": degrees, "watts": watts, "later": later}
+                file.write(json.dumps(record) + "\n")
+                degrees = later
 
 
 def take(site: Site, browser: Browser) -> None:
@@ -42,7 +74,7 @@ def take(site: Site, browser: Browser) -> None:
     browser.picture(DOCS / "page-agent.png", most=1050)
     browser.look(dark=True)
     browser.open("/agents/stormy/guard")
-    browser.picture(DOCS / "page-guard.png", most=800)
+    browser.picture(DOCS / "page-guard.png", most=485)
 
 
 def main() -> None:
@@ -53,6 +85,7 @@ def main() -> None:
         folder = Path(name)
         plugins = install_agents(folder / "plugins", hostile=False)
         daemon = Daemon(folder / "daemon", python_path=plugins)
+        add_configured_agents(daemon.home)
         site = Site(daemon, free_port())
         try:
             browser = Browser(site.start(hostile=False).url, folder / "profile")
