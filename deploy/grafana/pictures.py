@@ -1,8 +1,7 @@
 """Draws the dashboards as a person would see them, from a Prometheus that has seen a daemon.
 
 ``python -m deploy.grafana.pictures --prometheus http://127.0.0.1:9090 --minutes 10 --agent NAME``
-writes one picture for each into ``docs/pictures/dashboards/``, and its top for the README.
-It needs the extra ``bench``.
+writes one picture for each into ``docs/pictures/dashboards/``. It needs the extra ``bench``.
 """
 
 from __future__ import annotations
@@ -22,24 +21,20 @@ from deploy.grafana.drawing import BACK, INK, draw
 
 OUT = Path("docs/pictures/dashboards")
 MOST_SAMPLES = 240
-FRONT_ROWS = 24  # of the agent's dashboard, for the README: precision, run, loss, scale, skips
 
 
-def picture(
-    dashboard: Mapping[str, Any], prometheus: Prometheus, window: Window, *, rows: int | None = None
-) -> Figure:
+def picture(dashboard: Mapping[str, Any], prometheus: Prometheus, window: Window) -> Figure:
     """Draw *dashboard* from its committed JSON.
 
     Args:
         dashboard: Content of the JSON file.
         prometheus: Server that answers the panels' queries.
         window: Time range to draw.
-        rows: Grid rows to draw, counted from the top; None for all.
 
     Raises:
         OSError: Prometheus does not answer, or refuses a query.
     """
-    panels = [p for p in dashboard["panels"] if rows is None or p["gridPos"]["y"] < rows]
+    panels = dashboard["panels"]
     height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     figure = Figure(figsize=(14, 0.36 * height + 0.6), facecolor=BACK, layout="constrained")
     figure.suptitle(dashboard["title"], x=0.01, ha="left", color=INK, fontsize=13)
@@ -76,9 +71,6 @@ def main() -> None:
         prometheus = Prometheus(given.prometheus, {"agent": ".*" if several else given.agent})
         figure = picture(dashboard, prometheus, window)
         figure.savefig(given.out / f"{path.stem}.png", dpi=80)
-        if path.stem == "genesis-agent":
-            top = picture(dashboard, prometheus, window, rows=FRONT_ROWS)
-            top.savefig(given.out / "rollback.png", dpi=80)
 
 
 if __name__ == "__main__":
