@@ -68,6 +68,8 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 chmod 0755 "$release"
+[ -f genesis_fp16/api/page/site/index.html ] ||
+    echo "install.sh: the page will lack the documentation under /docs: run 'make docs' before, as yourself" >&2
 cp -r pyproject.toml README.md LICENSE genesis_fp16 infrastructure agents "$source"
 "$python" -m venv "$release"
 install="$release/bin/python -m pip install --quiet --disable-pip-version-check"
