@@ -1,10 +1,12 @@
 """Values and defaults of the settings, and that .env.example agrees with them."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from agents.se_darwin.settings import SEDarwinSettings
 from genesis_fp16.domain.guard import GuardSettings
@@ -183,6 +185,34 @@ def test_a_setting_is_not_compared_with_one_that_is_wrong_by_itself(
     message = _wrong(env_file, **wrong, **other)
     assert len(message.splitlines()) == 1 + 1
     assert next(iter(wrong)) in message
+
+
+def unbounded(schema: object, path: str) -> Iterator[str]:
+    """Each number in *schema* that lacks its lowest or its highest value."""
+    if isinstance(schema, dict):
+        lowest, highest = {"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}
+        if schema.get("type") in ("integer", "number") and not (
+            lowest & schema.keys() and highest & schema.keys()
+        ):
+            yield path
+    inside = schema.items() if isinstance(schema, dict) else enumerate(schema)
+    for name, each in inside:
+        if isinstance(each, dict | list):
+            yield from unbounded(each, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("model", [Settings, AgentSettings])
+def test_every_number_that_an_operator_sets_has_bounds(model: type[BaseModel]) -> None:
+    assert list(unbounded(model.model_json_schema(), model.__name__)) == []
+
+
+def test_a_number_without_bounds_is_found() -> None:
+    class Further(AgentSettings):
+        pause_steps: int = 0
+        pause_seconds: Annotated[float, Field(ge=0)] | None = None
+
+    found = list(unbounded(Further.model_json_schema(), "Further"))
+    assert found == ["Further.properties.pause_steps", "Further.properties.pause_seconds.anyOf.0"]
 
 
 def test_settings_may_be_equal_to_their_bound(env_file: Path) -> None:

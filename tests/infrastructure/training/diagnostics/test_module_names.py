@@ -23,7 +23,7 @@ def test_nodes_are_named_after_the_module_that_made_them(model: nn.Sequential) -
         loss = model(torch.ones(4, 2)).square().mean()
     names = [name for _, name in named_nodes(loss)]
     order = [name for name, following in pairwise([*names, ""]) if name != following]
-    assert [name for name in order if "(Sequential" not in name] == [
+    assert [name for name in order if "Sequential" not in name] == [
         "2 (Linear)",
         "1 (Tanh)",
         "0 (Linear)",
