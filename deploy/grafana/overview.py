@@ -99,7 +99,7 @@ PANELS = (
     ),
     Lines(
         title="Guard trips",
-        why="Times the guard demanded FP32, by trigger.",
+        why="Times the guard changed an agent's precision, by trigger.",
         queries=[
             Query(
                 expr="round(sum by (agent, trigger) "

@@ -230,7 +230,7 @@ class Series:
             "precision",
         )
         self.guard_trips = self._counter(
-            "genesis_guard_trips_total", "Times the guard demanded FP32", "trigger"
+            "genesis_guard_trips_total", "Times the guard changed an agent's precision", "trigger"
         )
         self.guard_state = self._gauge(
             "genesis_guard_state", "1 for the guard's current state for the agent", "state"
