@@ -81,7 +81,7 @@ class _Shape:
     graph: _Graph | None = None
 
 
-class _Outcome(StepRecord):
+class _RecordedStep(StepRecord):
     """Keeps the tensors that hold a recorded step's outcome; counts nothing."""
 
     norm_and_loss: Tensor | None = None
@@ -224,7 +224,7 @@ class GraphedTrainer:
         if any(parameter.grad is not None for parameter in trainer.model.parameters()):
             raise RuntimeError("gradients are left over from outside the trainer")
         known, random = set(optimizer.state), random_state(trainer.device)
-        outcome = _Outcome(trainer.device)
+        outcome = _RecordedStep(trainer.device)
         torch.clear_autocast_cache()
         try:
             with self._settings.on_device(), trainer.recording_into(outcome):
