@@ -20,12 +20,12 @@ lab() {
     "$program" lab "$@"
 }
 
-probe=()
+compare=()
 for option in "$@"; do
-    [ "$option" != --quick ] || probe=(--prompts 4 --length 64 --temperature 1)
+    [ "$option" != --quick ] || compare=(--prompts 4 --length 64 --temperature 1)
 done
 mkdir -p "$results"
-lab probe --output "$results" "${probe[@]}"
+lab compare --output "$results" "${compare[@]}"
 [ -f "$results/frozen/manifest.json" ] || lab freeze "$results/frozen" --base-model small
 lab replay "$results/frozen" --output "$results"
 status=0

@@ -52,12 +52,12 @@ def check_arguments(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--quick"], ["--quick", "--preset", "bf16_pure"]])
-def test_the_lab_is_run_from_probe_to_report(
+def test_the_lab_is_run_from_comparison_to_report(
     options: list[str], root: Path, recorder: Path
 ) -> None:
     status, calls = start(root, recorder, *options)
     assert status == 0
-    assert [call[1] for call in calls] == ["probe", "freeze", "replay", "sweep", "report"]
+    assert [call[1] for call in calls] == ["compare", "freeze", "replay", "sweep", "report"]
     assert calls[3][-len(options) :] == options or not options
     for call in calls:
         check_arguments(call)
@@ -67,8 +67,8 @@ def test_a_sweep_that_fails_is_reported_and_its_status_is_kept(root: Path, recor
     status, calls = start(root, recorder, "--quick", fails="sweep")
     assert status == 75
     assert calls[-1][1] == "report"
-    status, calls = start(root, recorder, fails="probe")
-    assert (status, calls[-1][1]) == (75, "probe")
+    status, calls = start(root, recorder, fails="compare")
+    assert (status, calls[-1][1]) == (75, "compare")
 
 
 def test_the_container_sends_what_it_copies(root: Path) -> None:
