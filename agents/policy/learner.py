@@ -186,10 +186,13 @@ class PolicyLearner:
         for first, last in pairwise(bounds):
             part = problems[first:last]
             answers = [
-                [*tokenizer.encode(each.answer, add_special_tokens=False), tokenizer.eos_token_id]
-                for each in part
+                [
+                    *tokenizer.encode(problem.answer, add_special_tokens=False),
+                    tokenizer.eos_token_id,
+                ]
+                for problem in part
             ]
-            prompts = [tokenizer.encode(each.prompt) for each in part]
+            prompts = [tokenizer.encode(problem.prompt) for problem in part]
             yield TokenBatch.from_sequences(
                 prompts, answers, pad_token=tokenizer.pad_token_id
             ).to_tensors()
@@ -247,13 +250,15 @@ class PolicyLearner:
             arguments.append(prompt_mask(batch.attention_mask_BT, batch.response_mask_BS))
         return log_probs_BS, forward.method(network, *arguments)
 
-    def _corrected(self, batch: TokenBatch, old_BS: Tensor, found: Tensor) -> Corrected:
+    def _corrected(self, batch: TokenBatch, old_BS: Tensor, advantages: Tensor) -> Corrected:
         mask_BS = batch.response_mask_BS
         return CORRECTIONS[self.settings.correction](
             old_BS,
             cast("Tensor", batch.log_probs_BS),
             mask_BS,
-            advantages_BS=found if found.ndim == 2 else found[:, None].expand(mask_BS.shape),
+            advantages_BS=advantages
+            if advantages.ndim == 2
+            else advantages[:, None].expand(mask_BS.shape),
         )
 
     def _round_metrics(self, batches: Sequence[Batch]) -> Mapping[str, float]:

@@ -58,9 +58,9 @@ def save_published(folder: Path, model: Module, details: Mapping[str, object]) -
         if isinstance(error, SafetensorError):  # how it reports a full disk
             raise OSError(f"{written} cannot be written: {error}") from error
         raise
-    for other in folder.glob(f"{_PREFIX}*"):
-        if other.name not in (written.name, previous):  # a reader may have the previous one open
-            shutil.rmtree(other, ignore_errors=True)
+    for version in folder.glob(f"{_PREFIX}*"):
+        if version.name not in (written.name, previous):  # a reader may have the previous one open
+            shutil.rmtree(version, ignore_errors=True)
 
 
 def not_in_use(folder: str, names: list[str]) -> list[str]:
@@ -88,18 +88,20 @@ def load_published(folder: Path, vocabulary: int) -> Module | None:
     if not has_published(folder):
         return None
     index = _read_index(folder)
-    found = folder / index.folder
+    policy_folder = folder / index.folder
     try:
-        digests = _digests(found)
+        digests = _digests(policy_folder)
         for name in sorted(digests.keys() | index.sha256.keys()):
             if digests.get(name) != index.sha256.get(name):
-                raise PublishedPolicyError(f"{found / name}: {_difference(name, digests, index)}")
+                raise PublishedPolicyError(
+                    f"{policy_folder / name}: {_difference(name, digests, index)}"
+                )
         with _no_progress_bars():
-            model = load_policy(found, pickles=False)
+            model = load_policy(policy_folder, pickles=False)
         if (rows := vocabulary_size(model)) != vocabulary:
             raise PublishedPolicyError(
-                f"{found} predicts {rows} ids, but the tokenizer has {vocabulary}: it was made by "
-                "another version of the task"
+                f"{policy_folder} predicts {rows} ids, but the tokenizer has {vocabulary}: "
+                "it was made by another version of the task"
             )
         return model
     except (OSError, PolicyModelError) as error:

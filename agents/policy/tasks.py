@@ -59,12 +59,12 @@ class Task:
 
     def held_out_problems(self, count: int) -> list[Problem]:
         """The first *count* held-out problems; always the same ones, each once."""
-        random, found = Random(f"held-out {self.name}"), dict[Problem, None]()
-        while len(found) < count:
+        random, problems = Random(f"held-out {self.name}"), dict[Problem, None]()
+        while len(problems) < count:
             problem = self.draw(random)
             if is_held_out(problem):
-                found[problem] = None
-        return list(found)
+                problems[problem] = None
+        return list(problems)
 
 
 def is_held_out(problem: Problem) -> bool:
@@ -79,8 +79,8 @@ def reward(problem: Problem, completion: str | None) -> float:
 
 def _addition(random: Random) -> Problem:
     """The sum of two numbers of two digits, least significant digit first."""
-    one, other = random.randrange(100), random.randrange(100)
-    return Problem(f"{one:02d}+{other:02d}=", f"{one + other:03d}"[::-1])
+    first, second = random.randrange(100), random.randrange(100)
+    return Problem(f"{first:02d}+{second:02d}=", f"{first + second:03d}"[::-1])
 
 
 def _sorting(random: Random, count: int) -> Problem:

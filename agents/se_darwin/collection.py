@@ -159,7 +159,7 @@ def survey_tasks(
         sampled = _by_program(task, sample)
         programs = sampled | _by_program(task, tried) | sampled
         [root] = task.evaluate(sandbox, [(nothing, task.space.source)], coverage=True)
-        children = task.screen(sandbox, [(step.edits, each) for each, step in programs.items()])
+        children = task.screen(sandbox, [(step.edits, source) for source, step in programs.items()])
         observation, features = observe(task.space, root), StepFeatures(task.space, root)
         for (source, step), child in zip(programs.items(), children, strict=True):
             if source not in sampled and not child.fixed:
@@ -192,13 +192,13 @@ def steps_at_fault(task: RepairTask, steps: Sequence[Step]) -> list[Step]:
         if tag != "equal"
         for line in range(start, end + 2)  # an insertion touches the lines before and after it
     }
-    found = []
+    at_fault = []
     for step in steps:
         [edit] = step.changed
         end = getattr(task.space.nodes[edit.node], "end_lineno", None) or edit.line
         if not lines.isdisjoint(range(edit.line, end + 1)):
-            found.append(step)
-    return found
+            at_fault.append(step)
+    return at_fault
 
 
 def undoing_steps(task: RepairTask, steps: Sequence[Step]) -> list[Step]:

@@ -36,8 +36,8 @@ class Conversation(BaseModel):
     @model_validator(mode="after")
     def _check_revision(self) -> Conversation:
         given = [
-            each is not None
-            for each in (self.revised, self.revised_unsafe, self.revised_overrefuse)
+            value is not None
+            for value in (self.revised, self.revised_unsafe, self.revised_overrefuse)
         ]
         if any(given) and not (all(given) and self.feedback):
             raise ValueError(
@@ -69,5 +69,5 @@ def decode_conversation(line: bytes) -> Conversation:
         return Conversation.model_validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = "".join(f"{each}: " for each in first["loc"])
+        where = "".join(f"{part}: " for part in first["loc"])
         raise ValueError(f"{where}{first['msg'].removeprefix('Value error, ')}") from None

@@ -166,8 +166,10 @@ class RecordedConversationAgent(WorldModelAgent):
             observation=_without_feedback(spec.observation),
             action=_without_feedback(spec.action),
         )
-        split = {part: each.transitions for part, each in data.parts.items()}
-        blind_N, seeing_N = (_linear_nll(encode_split(each, split)) for each in (blind_spec, spec))
+        split = {part: subset.transitions for part, subset in data.parts.items()}
+        blind_N, seeing_N = (
+            _linear_nll(encode_split(variant, split)) for variant in (blind_spec, spec)
+        )
         gain_N = blind_N - seeing_N
         return {
             "feedback_gain": float(gain_N.mean()),
@@ -204,12 +206,12 @@ def best_of_k(transitions: Sequence[Transition], scores: Sequence[float]) -> dic
     if not several:
         return {"best_of_k.states": 0.0}
     uplifts, possible = list[float](), list[float]()
-    for each in several:
-        mean = fmean(transition.reward for _, transition in each)
-        uplifts.append(max(each, key=lambda pair: pair[0])[1].reward - mean)
-        possible.append(max(transition.reward for _, transition in each) - mean)
+    for state in several:
+        mean = fmean(transition.reward for _, transition in state)
+        uplifts.append(max(state, key=lambda pair: pair[0])[1].reward - mean)
+        possible.append(max(transition.reward for _, transition in state) - mean)
     uplift_N = torch.tensor(uplifts, dtype=torch.float64)
-    groups = [each[0][1].group for each in several]
+    groups = [state[0][1].group for state in several]
     return {
         "best_of_k.states": float(len(several)),
         "best_of_k.uplift": fmean(uplifts),

@@ -120,12 +120,12 @@ class Assessor:
     stop: Callable[[], bool] = lambda: False
     uses_docstring: bool = True
 
-    def assess(self, evolution: Evolution, found: Evaluation) -> Assessment:
+    def assess(self, evolution: Evolution, first_repair: Evaluation) -> Assessment:
         """Find other repairs, run all on further inputs, and choose the most credible one.
 
         Args:
             evolution: Search that found the first repair; it goes on.
-            found: That repair, minimised.
+            first_repair: That repair, minimised.
         """
         began = time.monotonic()
         task, root = self.task, evolution.archive.members[0]
@@ -148,8 +148,8 @@ class Assessor:
                 is_enough=agrees,
             )
 
-        rivals = search(Rivals.of(found), min(MAX_CANDIDATES, most))
-        calls = task.record(self.sandbox, found.source)
+        rivals = search(Rivals.of(first_repair), min(MAX_CANDIDATES, most))
+        calls = task.record(self.sandbox, first_repair.source)
         recorded = [call for _, call in calls]
         comparison = self._compare(root, rivals.repairs, recorded, began)
         if not rivals.is_cut and len(set(map(pattern, comparison.behaviours))) == 1:
@@ -168,8 +168,8 @@ class Assessor:
             inputs=inputs,
             is_passing=[root.passed[check] for check, _ in calls],
             evidence=[
-                weigh_evidence(log_chance(each.edits, chances), len(contradicted.get(each, ())))
-                for each in compared
+                weigh_evidence(log_chance(repair.edits, chances), len(contradicted.get(repair, ())))
+                for repair in compared
             ],
         )
         return Assessment(
@@ -211,7 +211,7 @@ class Assessor:
         given: Behaviour = ()
         behaviours: list[Behaviour] = []
         if len(repairs) > 1:
-            sources = [each.source for each in (root, *repairs)]
+            sources = [evaluation.source for evaluation in (root, *repairs)]
             given, *behaviours = replay.run(sources, self._stop_at(deadline)) or [()]
         if len(behaviours) < 2:
             return _Comparison(inputs=[], given=(), behaviours=[()])
@@ -236,8 +236,8 @@ class Assessor:
 
 def _input_count(root: Evaluation, calls: Sequence[object]) -> int:
     """Number of inputs that a program can be run on in about a second."""
-    each = root.execution.cpu_seconds / max(1, len(calls))
-    return max(MIN_INPUTS, min(MAX_INPUTS, int(REPLAY_SECONDS / max(each, 1e-6))))
+    seconds_per_call = root.execution.cpu_seconds / max(1, len(calls))
+    return max(MIN_INPUTS, min(MAX_INPUTS, int(REPLAY_SECONDS / max(seconds_per_call, 1e-6))))
 
 
 def _note(calls: Sequence[object], rivals: Rivals, compared: Sequence[Evaluation]) -> str:

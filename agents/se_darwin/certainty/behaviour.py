@@ -48,15 +48,15 @@ class Replay:
         A program that hangs is started again after the input on which it did, a few times; its
         behaviour is shorter if inputs remain.
         """
-        found: list[Behaviour] = []
+        behaviours: list[Behaviour] = []
         for start in range(0, len(sources), _BATCH):
             if stop():
                 break
             batch = sources[start : start + _BATCH]
             executions = self._replay(batch, self.inputs)
             for source, execution in zip(batch, executions, strict=True):
-                found.append(self._completed(source, execution, stop))
-        return found
+                behaviours.append(self._completed(source, execution, stop))
+        return behaviours
 
     def _completed(self, source: str, execution: Execution, stop: Callable[[], bool]) -> Behaviour:
         """Return the results of *execution*, and of restarts after inputs on which it hung."""
@@ -75,7 +75,7 @@ class Replay:
         limits = (self.task.limits or self.sandbox.limits).times(factor)
         left = max(_LEAST_SECONDS, self.deadline - time.monotonic())
         limits = replace(limits, wall_seconds=min(limits.wall_seconds, left))
-        calls = [each.call for each in inputs]
+        calls = [program_input.call for program_input in inputs]
         return self.task.replay(self.sandbox, sources, calls, limits=limits)
 
 

@@ -65,7 +65,7 @@ def change_value(value: Any, others: Sequence[Any], rng: Random) -> Any:  # noqa
     if isinstance(value, float):
         near_by = (value + 1, value - 1, 0.0, -value, 2 * value, value / 2)
         return rng.choice((*near_by, rng.choice(others)))
-    letters = [each[place : place + 1] for each in others for place in range(len(each))]
+    letters = [text[place : place + 1] for text in others for place in range(len(text))]
     change = rng.choice(_TEXT_CHANGES if letters else (_empty, _other))
     return change(value, others, letters, rng)
 

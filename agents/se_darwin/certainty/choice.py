@@ -48,7 +48,7 @@ def informative(behaviours: Sequence[Behaviour], given: Behaviour) -> list[int]:
     return [
         place
         for place in range(run_by_all)
-        if any(not _fails(each[place]) for each in (*behaviours, given))
+        if any(not _fails(behaviour[place]) for behaviour in (*behaviours, given))
     ]
 
 
@@ -78,15 +78,19 @@ def weigh(
         is_passing: Whether the tests that make a recorded call pass, by `ProgramInput.origin`.
         evidence: What else speaks for each repair; see `weigh_evidence`.
     """
-    useful = [place for place, each in enumerate(inputs) if each.changes and each.is_usual]
+    useful = [
+        place
+        for place, program_input in enumerate(inputs)
+        if program_input.changes and program_input.is_usual
+    ]
     near = [place for place in useful if is_passing[inputs[place].origin]]
     scores = []
-    for repair, behaviour, other in zip(repairs, behaviours, evidence, strict=True):
+    for repair, behaviour, repair_evidence in zip(repairs, behaviours, evidence, strict=True):
         changed = sum(key(behaviour[place]) != key(given[place]) for place in near)
         failed = sum(_fails(behaviour[place]) and not _fails(given[place]) for place in useful)
         nothing = len(without_result(behaviour, inputs))
         scores.append(
-            other
+            repair_evidence
             - EDIT_COST * len(repair.edits)
             - CHANGE_COST * changed / (len(near) + 1)
             - FAILURE_COST * failed / (len(useful) + 1)
@@ -102,7 +106,7 @@ def weigh(
         Candidate(repair=repair, behaviour=behaviour, belief=weight / total)
         for repair, behaviour, weight in zip(repairs, behaviours, weights, strict=True)
     ]
-    return sorted(candidates, key=lambda each: -each.belief)
+    return sorted(candidates, key=lambda candidate: -candidate.belief)
 
 
 def _is_equality(edit: Edit) -> bool:

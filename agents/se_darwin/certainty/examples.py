@@ -89,11 +89,11 @@ class Examples:
 
         Examples that need a name which the program's module does not have, or a file, are left out.
         """
-        [found] = self.task.evaluate(sandbox, [(program.edits, program.source)])
+        [evaluation] = self.task.evaluate(sandbox, [(program.edits, program.source)])
         return frozenset(
             number
-            for number, output in enumerate(found.execution.outputs)
-            if not found.passed[number] and (output is None or output.text not in _UNUSABLE)
+            for number, output in enumerate(evaluation.execution.outputs)
+            if not evaluation.passed[number] and (output is None or output.text not in _UNUSABLE)
         )
 
 

@@ -67,8 +67,8 @@ def make_inputs(calls: Sequence[Call], count: int, rng: Random) -> list[ProgramI
         if len(text) <= _MAX_SIZE and text not in seen:
             seen.add(text)
             inputs.append(ProgramInput(call=call, origin=origin, changes=0))
-    bases, pool = list(inputs), _Pool(each.call for each in inputs)
-    preconditions = Preconditions([each.call for each in inputs])
+    bases, pool = list(inputs), _Pool(program_input.call for program_input in inputs)
+    preconditions = Preconditions([program_input.call for program_input in inputs])
     if not bases:
         return []
     for number in range(_ATTEMPTS * count):
@@ -136,7 +136,7 @@ def _change(call: Call, pool: _Pool, rng: Random) -> None:
     plain = [(roots, place)] if is_plain(roots[place]) else []
     for _, tag, _, parts in nodes:
         if tag in _CONTAINERS + _MAPPINGS:
-            plain += [(parts, index) for index, each in enumerate(parts) if is_plain(each)]
+            plain += [(parts, index) for index, part in enumerate(parts) if is_plain(part)]
     if containers and (not plain or rng.random() < 0.5):
         _change_container(rng.choice(containers), pool, rng)
     elif plain:

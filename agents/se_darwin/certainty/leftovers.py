@@ -21,16 +21,18 @@ def count_leftovers(source: str) -> int:
 
 
 def _idle(node: ast.AST) -> int:
-    found = sum(isinstance(each, _EXITS) for block in _blocks_of(node) for each in block[:-1])
+    count = sum(
+        isinstance(statement, _EXITS) for block in _blocks_of(node) for statement in block[:-1]
+    )
     if isinstance(node, ast.If | ast.While):
-        found += isinstance(node.test, ast.Constant)
+        count += isinstance(node.test, ast.Constant)
     elif isinstance(node, ast.Compare):
-        found += any(
+        count += any(
             ast.unparse(comparator) == ast.unparse(node.left) for comparator in node.comparators
         )
     elif isinstance(node, ast.Assign):
-        found += any(ast.unparse(target) == ast.unparse(node.value) for target in node.targets)
-    return found
+        count += any(ast.unparse(target) == ast.unparse(node.value) for target in node.targets)
+    return count
 
 
 def _blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -42,13 +44,13 @@ def _blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def _never_read(tree: ast.Module) -> set[str]:
     """Names that are local to a function, or parameters, and never read in it."""
-    found = set()
+    unread = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-            read = {each.id for each in names if not isinstance(each.ctx, ast.Store)}
+            names = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
+            read = {name.id for name in names if not isinstance(name.ctx, ast.Store)}
             parts = ast.walk(node.args)
-            own = {each.id for each in names if isinstance(each.ctx, ast.Store)}
-            own |= {part.arg for part in parts if isinstance(part, ast.arg)}
-            found |= {f"{node.name} {name}" for name in own - read - {"_", "self", "cls"}}
-    return found
+            local_names = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+            local_names |= {part.arg for part in parts if isinstance(part, ast.arg)}
+            unread |= {f"{node.name} {name}" for name in local_names - read - {"_", "self", "cls"}}
+    return unread

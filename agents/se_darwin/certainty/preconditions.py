@@ -43,24 +43,24 @@ class Preconditions:
 
     def restore(self, call: Call) -> None:
         """Sort the arguments of *call* that are sorted in all recorded calls."""
-        found = dict(_lists(call))
+        lists = dict(_lists(call))
         for key, backwards in self._sorted:
-            if key in found and (values := _values(found[key])) is not None:
-                found[key][3][:] = [write(each) for each in sorted(values, reverse=backwards)]
+            if key in lists and (values := _values(lists[key])) is not None:
+                lists[key][3][:] = [write(value) for value in sorted(values, reverse=backwards)]
 
     def hold(self, call: Call) -> bool:
         """Whether *call* has all of them."""
-        found = dict(_lists(call))
+        lists = dict(_lists(call))
         ordered = all(
-            (values := _values(found[key])) is not None
+            (values := _values(lists[key])) is not None
             and values == sorted(values, reverse=backwards)
             for key, backwards in self._sorted
-            if key in found
+            if key in lists
         )
         return ordered and all(
-            len(found[one][3]) == len(found[other][3])
-            for one, other in self._equal
-            if one in found and other in found
+            len(lists[first][3]) == len(lists[second][3])
+            for first, second in self._equal
+            if first in lists and second in lists
         )
 
 
@@ -79,8 +79,8 @@ def _values(node: Node) -> list[Any] | None:
     if not all(map(is_plain, node[3])):
         return None
     values = [read(part) for part in node[3]]
-    kinds = {float if isinstance(each, int) else type(each) for each in values}
-    is_ordered = not any(isinstance(each, float) and math.isnan(each) for each in values)
+    kinds = {float if isinstance(value, int) else type(value) for value in values}
+    is_ordered = not any(isinstance(value, float) and math.isnan(value) for value in values)
     return values if len(kinds) <= 1 and is_ordered else None
 
 
@@ -96,15 +96,15 @@ def _is_sorted(arguments: Sequence[Node | None], *, backwards: bool) -> bool:
     return orders >= LEAST_ORDERS
 
 
-def _have_equal_lengths(arguments: Sequence[dict[_Key, Node]], one: _Key, other: _Key) -> bool:
+def _have_equal_lengths(arguments: Sequence[dict[_Key, Node]], first: _Key, second: _Key) -> bool:
     lengths = [
-        (len(argument[one][3]), len(argument[other][3]))
+        (len(argument[first][3]), len(argument[second][3]))
         for argument in arguments
-        if one in argument and other in argument
+        if first in argument and second in argument
     ]
     return (
         len(lengths) >= LEAST_CALLS
         and len(lengths) == len(arguments)
         and len(set(lengths)) > 1
-        and all(own == its for own, its in lengths)
+        and all(first_length == second_length for first_length, second_length in lengths)
     )

@@ -65,29 +65,29 @@ def choose_question(
     """
     best: tuple[float, Question] | None = None
     chosen, *others = candidates
-    for place, each in enumerate(inputs):
+    for place, program_input in enumerate(inputs):
         ours = chosen.behaviour[place]
-        differing = [other for other in others if key(other.behaviour[place]) != key(ours)]
+        differing = [rival for rival in others if key(rival.behaviour[place]) != key(ours)]
         if not differing:
             continue
         beliefs: dict[tuple[str, str, str], float] = {}
         for candidate in candidates:
             result = key(candidate.behaviour[place])
             beliefs[result] = beliefs.get(result, 0.0) + candidate.belief
-        other = max(differing, key=lambda it: beliefs[key(it.behaviour[place])])
-        theirs = other.behaviour[place]
-        call = render_call(function, each.call)
+        rival = max(differing, key=lambda it: beliefs[key(it.behaviour[place])])
+        theirs = rival.behaviour[place]
+        call = render_call(function, program_input.call)
         ours_text, theirs_text = _results(ours, theirs)
         unread = max(0, len(ours_text) + len(theirs_text) - MAX_LENGTH)
         value = (
             entropy([*beliefs.values()])
             - _FAILURE_COST * sum(it is None or it.kind != "value" for it in (ours, theirs))
-            - _CHANGE_COST * each.changes
-            - _UNUSUAL_COST * (not each.is_usual)
+            - _CHANGE_COST * program_input.changes
+            - _UNUSUAL_COST * (not program_input.is_usual)
             - _LETTER_COST * (len(call) + unread)
         )
         if len(call) <= MAX_LENGTH and (best is None or value > best[0]):
-            best = value, Question(call=call, ours=ours_text, theirs=theirs_text, other=other)
+            best = value, Question(call=call, ours=ours_text, theirs=theirs_text, other=rival)
     return best[1] if best else None
 
 

@@ -40,9 +40,9 @@ class Rivals:
     is_cut: bool
 
     @classmethod
-    def of(cls, found: Evaluation) -> Rivals:
+    def of(cls, repair: Evaluation) -> Rivals:
         """The first repair alone, minimised, before others are looked for."""
-        return cls(repairs=(found,), origins={}, candidates=0, outcomes=(), is_cut=False)
+        return cls(repairs=(repair,), origins={}, candidates=0, outcomes=(), is_cut=False)
 
 
 def find_rivals(
@@ -69,18 +69,18 @@ def find_rivals(
     is_cut = False
     repairs, origins, outcomes = list(known.repairs), dict(known.origins), list(known.outcomes)
     before = evolution.evaluations - known.candidates
-    sources = {each.source for each in repairs}
+    sources = {repair.source for repair in repairs}
     pending = [member for member in evolution.archive.members if member.fixed]
     has_enough = any(map(is_enough, repairs))
     while True:
-        for each in sorted(pending, key=lambda repair: len(repair.edits)):
-            if any(known.edits <= each.edits for known in repairs):
+        for member in sorted(pending, key=lambda repair: len(repair.edits)):
+            if any(known.edits <= member.edits for known in repairs):
                 continue
-            small = evolution.minimise(each)
+            small = evolution.minimise(member)
             if small.source not in sources:
                 sources.add(small.source)
                 repairs.append(small)
-                origins[small] = each
+                origins[small] = member
                 has_enough = is_enough(small) or has_enough
         remaining = candidates * (1 if has_enough else PATIENCE) - len(outcomes)
         if remaining <= 0 or len(repairs) >= MAX_REPAIRS:

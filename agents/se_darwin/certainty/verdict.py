@@ -79,8 +79,8 @@ def describe_certainty(
     """
     chosen, *others = assessment.candidates
     groups: dict[object, Candidate] = {}
-    for each in others:
-        groups.setdefault(pattern(each.behaviour), each)
+    for candidate in others:
+        groups.setdefault(pattern(candidate.behaviour), candidate)
     groups.pop(pattern(chosen.behaviour), None)
     return Certainty(
         level=_level(assessment, 1 + len(groups)),
@@ -170,10 +170,10 @@ def _question(assessment: Assessment, describer: EditDescriber) -> str:
         )
     if question is None:
         return ""
-    other = "; ".join(describer.describe(question.other.repair.edits))
+    rival_edits = "; ".join(describer.describe(question.other.repair.edits))
     return (
         f"{question.call} {question.ours} with this repair, and {question.theirs} with another one "
-        f"({other}). Which is right? Add an assert to the tests."
+        f"({rival_edits}). Which is right? Add an assert to the tests."
     )
 
 
@@ -186,14 +186,14 @@ def _asked_call(assessment: Assessment) -> str:
 
 
 def _other(
-    other: Candidate, chosen: Candidate, describer: EditDescriber, request: EvolutionRequest
+    rival: Candidate, chosen: Candidate, describer: EditDescriber, request: EvolutionRequest
 ) -> OtherRepair:
-    after = rewrite(request.code, other.repair.source)
+    after = rewrite(request.code, rival.repair.source)
     return OtherRepair(
-        edits=describer.describe(other.repair.edits),
+        edits=describer.describe(rival.repair.edits),
         diff=unified_diff(request.code, after, request.path),
         differs=sum(
             key(theirs) != key(ours)
-            for theirs, ours in zip(other.behaviour, chosen.behaviour, strict=True)
+            for theirs, ours in zip(rival.behaviour, chosen.behaviour, strict=True)
         ),
     )

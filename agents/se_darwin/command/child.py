@@ -144,8 +144,8 @@ def answer(request: ChildRequest) -> ChildAnswer:
 def _load(request: ChildRequest) -> EvolveSolution | None:
     """The method of a new agent; None if the agent has none."""
     agent = pkgutil.resolve_name(request.entry_point)()
-    found: EvolveSolution | None = getattr(agent, "evolve_solution", None)
-    return found
+    method: EvolveSolution | None = getattr(agent, "evolve_solution", None)
+    return method
 
 
 async def _evolve(evolve_solution: EvolveSolution, request: ChildRequest) -> object:

@@ -89,13 +89,13 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         )
     if sys.__stdout__ is None:
         raise CommandError("stdout is closed, so no diff could be printed", os.EX_IOERR)
-    found = RepairTarget.read(target)
-    program = ProgramFiles.read(found.program, found.code)
+    repair_target = RepairTarget.read(target)
+    program = ProgramFiles.read(repair_target.program, repair_target.code)
     files = SuiteFiles.read(tests, program)
     result = _repair(
         context,
         agent,
-        found,
+        repair_target,
         module=program.name,
         own_modules=dict(program.sources),
         test_code=files.code,
@@ -116,7 +116,7 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         if context.as_json:
             context.print_json(result.model_dump(mode="json"))
         else:
-            _print(result, found.folder)
+            _print(result, repair_target.folder)
     if result.ended == "stopped":
         raise CommandError("interrupted: the program was not changed", os.EX_TEMPFAIL)
     raise typer.Exit(0 if result.success and result.best_trajectory.edits else 1)

@@ -61,14 +61,14 @@ class ProgramFiles:
         working = Path.cwd()
         above = [parent for parent in place.parents if parent.is_relative_to(working)]
         roots = list(dict.fromkeys([folder, place.parent, *above]))
-        found = cls(name=".".join(parts), file=place.resolve(), roots=roots)
+        files = cls(name=".".join(parts), file=place.resolve(), roots=roots)
         for count in range(1, len(parts)):
-            found.include(".".join(parts[:count]))
-        for name in _imports(tree, found.name, is_package=is_package):
-            found.include(name)
-        if any(word in text for text in (code, *found.sources.values()) for word in _DYNAMIC):
-            found._include_package()
-        return found
+            files.include(".".join(parts[:count]))
+        for name in _imports(tree, files.name, is_package=is_package):
+            files.include(name)
+        if any(word in text for text in (code, *files.sources.values()) for word in _DYNAMIC):
+            files._include_package()
+        return files
 
     def include(self, name: str) -> bool:
         """Add the module *name* and what it imports; return whether it is one of the program's own.
@@ -78,13 +78,13 @@ class ProgramFiles:
         """
         pending, is_own = [name], False
         while pending:
-            each = pending.pop()
-            file = self._file_of(each)
+            module = pending.pop()
+            file = self._file_of(module)
             if file is None:
                 continue
-            is_own |= each == name
+            is_own |= module == name
             is_package = file.name == "__init__.py"
-            key = f"{each}{PACKAGE}" if is_package else each
+            key = f"{module}{PACKAGE}" if is_package else module
             if file == self.file or key in self.sources:
                 continue
             if len(self.sources) >= MAX_MODULES:
@@ -95,7 +95,7 @@ class ProgramFiles:
                 )
             source = read(file, "the program").removeprefix(BYTE_ORDER_MARK)
             self.sources[key] = source
-            pending += _imports(parse(source, file), each, is_package=is_package)
+            pending += _imports(parse(source, file), module, is_package=is_package)
         return is_own
 
     def _include_package(self) -> None:
@@ -129,16 +129,16 @@ def _imports(tree: ast.Module, name: str, *, is_package: bool) -> Iterator[str]:
     """Absolute names that the module *name* may import, and the packages that contain them."""
     package = name if is_package else name.rpartition(".")[0]
     for node in ast.walk(tree):
-        found: list[str] = []
+        imported: list[str] = []
         if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
+            imported = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
             try:
                 base = resolve_name(base, package) if node.level else base
             except ImportError:  # beyond the top package: importing it will say so
                 continue
-            found = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        for each in found:
-            parts = each.split(".")
+            imported = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for module in imported:
+            parts = module.split(".")
             yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))

@@ -65,8 +65,8 @@ class SuiteFiles:
             CommandError: A file cannot be read or is not Python, or the test module is empty.
         """
         folders = _folders(path)
-        found = cls(code=_python(path, "the tests"), path=_within_working_folder(path))
-        trees = [ast.parse(found.code)]
+        files = cls(code=_python(path, "the tests"), path=_within_working_folder(path))
+        trees = [ast.parse(files.code)]
         if not trees[0].body:
             raise CommandError(
                 f"{path} contains no tests: write functions `def test_...():` with plain asserts",
@@ -74,20 +74,20 @@ class SuiteFiles:
             )
         for folder in reversed(folders):
             if (conftest := folder / "conftest.py").is_file():
-                found.conftests.append(_python(conftest, "the tests"))
-                trees.append(ast.parse(found.conftests[-1]))
+                files.conftests.append(_python(conftest, "the tests"))
+                trees.append(ast.parse(files.conftests[-1]))
         while trees:
             for name in _imports(trees.pop()):
                 helper = _file_of(name, folders)
-                if name in {*found.helpers, *program.sources} or helper == program.file:
+                if name in {*files.helpers, *program.sources} or helper == program.file:
                     continue
-                own = program.name_of(helper) if helper else name
-                if own is not None and program.include(own):
-                    found.aliases.update({name: own} if name != own else {})
+                module = program.name_of(helper) if helper else name
+                if module is not None and program.include(module):
+                    files.aliases.update({name: module} if name != module else {})
                 elif helper is not None:
-                    found.helpers[name] = _python(helper, "the tests")
-                    trees.append(ast.parse(found.helpers[name]))
-        return found
+                    files.helpers[name] = _python(helper, "the tests")
+                    trees.append(ast.parse(files.helpers[name]))
+        return files
 
 
 def _python(path: Path, what: str) -> str:

@@ -125,11 +125,11 @@ def _check_function(tree: ast.Module, program: Path, function: str) -> None:
         functions = list(_plain_functions(tree.body))
     else:
         return
-    found = dict(_definitions(tree, ""))
-    remedy = found.get(function)
+    remedies = dict(_definitions(tree, ""))
+    remedy = remedies.get(function)
     if remedy is None:  # named without its class, or misspelt
-        inner = [name for name in found if name.rpartition(".")[2] == function]
-        remedy = found[inner[0]] if inner else _nearest(function, functions)
+        inner = [name for name in remedies if name.rpartition(".")[2] == function]
+        remedy = remedies[inner[0]] if inner else _nearest(function, functions)
     message = f"{program} has no plain function {function!r}; {remedy}"
     raise CommandError(message, os.EX_DATAERR)
 

@@ -80,8 +80,8 @@ def _find_source(module: str, function: str) -> str | None:
     tree = _parse_module(module)
     if tree is None:
         return None
-    found = [node for node in _definitions(tree) if node.name == function]
-    return _normalise(found[0]) if found else None
+    definitions = [node for node in _definitions(tree) if node.name == function]
+    return _normalise(definitions[0]) if definitions else None
 
 
 @cache

@@ -25,7 +25,7 @@ _COMPOUND = (ast.If, ast.For, ast.While, ast.With)
 
 def _leaves_loop(node: ast.AST) -> bool:
     """Whether ``break`` or ``continue`` is in *node*."""
-    return any(isinstance(each, ast.Break | ast.Continue) for each in ast.walk(node))
+    return any(isinstance(part, ast.Break | ast.Continue) for part in ast.walk(node))
 
 
 def _summary(node: ast.AST) -> str:
@@ -180,11 +180,11 @@ def statement_copied(site: Site) -> Iterator[Proposal]:
     """Insert a copy of a simple statement at an end of a block."""
     if not site.is_statement or _is_exit(site.node):
         return
-    own = ast.unparse(site.node)
+    node_text = ast.unparse(site.node)
     for text in site.scope.statements[:8]:
-        if text != own and site.is_last:
+        if text != node_text and site.is_last:
             yield site.insertion("statement_copied", after=[text])
-        if text != own and site.index == 0 and not isinstance(site.parent, ast.FunctionDef):
+        if text != node_text and site.index == 0 and not isinstance(site.parent, ast.FunctionDef):
             yield site.insertion("statement_copied", before=[text])
 
 
@@ -275,7 +275,7 @@ def _accumulations(site: Site) -> list[str]:
     scope = site.scope
     totals = [name for name in scope.assigned if name in scope.numeric]
     totals = [name for name in totals if name in read and name not in stored]
-    values = [name for each in site.block for name in _stored(each)]
+    values = [name for statement in site.block for name in _stored(statement)]
     values += _stored(loops[0].target) if isinstance(loops[0], ast.For) else []
     return [
         f"{total} {operator}= {value}"
@@ -286,7 +286,7 @@ def _accumulations(site: Site) -> list[str]:
 
 
 def _stored(node: ast.AST) -> list[str]:
-    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
     return [name.id for name in names if isinstance(name.ctx, ast.Store)]
 
 
@@ -302,7 +302,7 @@ def _places(site: Site) -> list[str]:
 
 
 def _names_of(text: str) -> set[str]:
-    return {each.id for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Name)}
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
 def return_kind(site: Site) -> Iterator[Proposal]:
@@ -310,24 +310,24 @@ def return_kind(site: Site) -> Iterator[Proposal]:
     node = site.node
     if not isinstance(node, ast.Expr | ast.Return | ast.Assign) or node.value is None:
         return
-    own, value = type(node).__name__, node.value
+    old_kind, value = type(node).__name__, node.value
     if isinstance(node, ast.Expr) and isinstance(value, ast.Yield | ast.YieldFrom):
         if value.value is None:
             return
-        own, value = type(value).__name__, value.value
+        old_kind, value = type(value).__name__, value.value
     made: dict[str, Callable[[], ast.stmt]] = {"Return": lambda: ast.Return(value)}
-    if own == "Return":
+    if old_kind == "Return":
         made["Expr"] = lambda: ast.Expr(value)
-    if own in ("Return", "YieldFrom"):
+    if old_kind in ("Return", "YieldFrom"):
         made["Yield"] = lambda: ast.Expr(ast.Yield(value))
-    elif own == "Yield":
+    elif old_kind == "Yield":
         made["YieldFrom"] = lambda: ast.Expr(ast.YieldFrom(value))
-    elif own == "Expr" and site.scope.yields and isinstance(value, ast.Call):
+    elif old_kind == "Expr" and site.scope.yields and isinstance(value, ast.Call):
         made["Yield"] = lambda: ast.Expr(ast.Yield(value))
         made["YieldFrom"] = lambda: ast.Expr(ast.YieldFrom(value))
     for name, build in made.items():
-        if name != own:
-            yield Proposal(kind="return_kind", old=own, new=name, assign=site.replace(build))
+        if name != old_kind:
+            yield Proposal(kind="return_kind", old=old_kind, new=name, assign=site.replace(build))
 
 
 BLOCK_RULES = (

@@ -20,8 +20,8 @@ def clause_added(site: Site) -> Iterator[Proposal]:
     node = site.node
     if not isinstance(node, ast.expr) or not _is_condition(site):
         return
-    own = ast.unparse(node)
-    clauses = [text for text in site.scope.conditions if text not in own][:_MAX_CONDITIONS]
+    node_text = ast.unparse(node)
+    clauses = [text for text in site.scope.conditions if text not in node_text][:_MAX_CONDITIONS]
     truths = [name for name in site.scope.names[:_MAX_NAMES] if name not in clauses]
     for operator in (ast.And, ast.Or):
         for text in clauses:
@@ -31,7 +31,7 @@ def clause_added(site: Site) -> Iterator[Proposal]:
         for text in _alike(site):
             yield _clause(site, node, operator, text, first=False)
         for text in _declared(site.scope):
-            if text not in own:
+            if text not in node_text:
                 yield _clause(site, node, operator, text, first=True)
         for text in truths:  # before the condition, which may need it
             for test in (text, f"not {text}"):
@@ -70,20 +70,20 @@ def filter_added(site: Site) -> Iterator[Proposal]:
 def _declared(scope: Scope) -> list[str]:
     """Conditions from what classes of the module declare: ``x.flag``, ``x is Kind.MEMBER``."""
     owners = [name for name in scope.names if name in scope.attributes][:_MAX_NAMES]
-    found = [f"{owner}.{flag}" for owner in owners for flag in scope.module.flags[:_MAX_FLAGS]]
-    found = [text for each in found for text in (each, f"not {each}")]
+    clauses = [f"{owner}.{flag}" for owner in owners for flag in scope.module.flags[:_MAX_FLAGS]]
+    clauses = [text for clause in clauses for text in (clause, f"not {clause}")]
     for name in scope.parameters:
         for enum, members in scope.module.enums.items():
             if enum == scope.annotated.get(name) or enum.lower() == name:
                 for member in members[:_MAX_MEMBERS]:
-                    found += [f"{name} {how} {enum}.{member}" for how in ("is", "is not")]
-    return found
+                    clauses += [f"{name} {how} {enum}.{member}" for how in ("is", "is not")]
+    return clauses
 
 
 def _reachable(site: Site, operator: type[ast.boolop]) -> list[str]:
     """Clauses that keep an index in its bounds, or that ask whether a key is known."""
     scope = site.scope
-    found: list[str] = []
+    clauses: list[str] = []
     for text in scope.places:
         place = parse_expression(text)
         if not isinstance(place, ast.Subscript) or isinstance(place.slice, ast.Constant):
@@ -96,12 +96,12 @@ def _reachable(site: Site, operator: type[ast.boolop]) -> list[str]:
                 f"{index} >= len({owner})",
                 f"{index} not in {owner}",
             )
-        found += [last, first] if _may_be_index(place.slice, scope.numeric) else []
-        found += [known] if index not in scope.numeric or owner not in scope.lists else []
+        clauses += [last, first] if _may_be_index(place.slice, scope.numeric) else []
+        clauses += [known] if index not in scope.numeric or owner not in scope.lists else []
     for owner in (*scope.sets, *scope.lists)[:1]:
         form = "{} not in {}" if operator is ast.And else "{} in {}"
-        found += [form.format(name, owner) for name in scope.names if name != owner][:_MAX_NAMES]
-    return list(dict.fromkeys(found))[:_MAX_CLAUSES]
+        clauses += [form.format(name, owner) for name in scope.names if name != owner][:_MAX_NAMES]
+    return list(dict.fromkeys(clauses))[:_MAX_CLAUSES]
 
 
 def _alike(site: Site) -> list[str]:
@@ -112,7 +112,7 @@ def _alike(site: Site) -> list[str]:
     right, used = node.comparators[0], scope.uses
     if not isinstance(right, ast.Constant) or type(right.value) not in (int, float):
         return []
-    owners = [each.id for each in ast.walk(node.left) if isinstance(each, ast.Name)]
+    owners = [part.id for part in ast.walk(node.left) if isinstance(part, ast.Name)]
     owners = [name for name in owners if name in scope.names]
     if len(set(owners)) != 1:
         return []
@@ -161,14 +161,14 @@ def compared(site: Site) -> Iterator[Proposal]:
         return
     if not is_result and not (site.role in ("test", "ifs") or isinstance(site.parent, ast.BoolOp)):
         return
-    own = ast.unparse(node)
-    own = f"({own})" if isinstance(node, ast.BinOp) else own
+    node_text = ast.unparse(node)
+    node_text = f"({node_text})" if isinstance(node, ast.BinOp) else node_text
     for text in ("== 0", "!= 0", "> 0", "== 1", "> 1"):
         yield Proposal(
             kind="condition_replaced",
-            old=own[:40],
+            old=node_text[:40],
             new=f"x {text}",
-            assign=site.replace_text(f"{own} {text}"),
+            assign=site.replace_text(f"{node_text} {text}"),
         )
 
 
@@ -181,12 +181,14 @@ def default_of_none(site: Site) -> Iterator[Proposal]:
     if isinstance(value, ast.Name | ast.Attribute | ast.Subscript) and not (
         site.role in ("test", "ifs") or isinstance(site.parent, ast.BoolOp)
     ):
-        own = ast.unparse(value)
+        value_text = ast.unparse(value)
         yield Proposal(
             kind="condition_replaced",
             old="Or",
             new="is None",
-            assign=site.replace_text(f"({ast.unparse(default)} if {own} is None else {own})"),
+            assign=site.replace_text(
+                f"({ast.unparse(default)} if {value_text} is None else {value_text})"
+            ),
         )
 
 

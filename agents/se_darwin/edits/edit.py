@@ -57,7 +57,7 @@ class Edit:
 
     def goes_with(self, others: Iterable[Edit]) -> bool:
         """Whether it can be added to *others*: all that replace something are at other nodes."""
-        return self.inserts or all(each.inserts or each.node != self.node for each in others)
+        return self.inserts or all(edit.inserts or edit.node != self.node for edit in others)
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.kind} {self.old} -> {self.new}"

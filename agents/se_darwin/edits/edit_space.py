@@ -134,7 +134,7 @@ class EditSpace:
         self.nodes = tuple(ast.walk(self.definition))
         self.scope = Scope.of(self._tree, self.definition, self.nodes, defined)
         self.edits = tuple(self._enumerate())
-        decorators = (each.lineno for each in self.definition.decorator_list)
+        decorators = (decorator.lineno for decorator in self.definition.decorator_list)
         first = min((self.definition.lineno, *decorators))
         lines = self.source.split("\n")
         self._before, self._after = lines[: first - 1], lines[self.lines.stop - 1 :]
@@ -142,9 +142,9 @@ class EditSpace:
         for _ in function.split(".")[1:]:  # so that `ast.unparse` indents it
             shell = ast.ClassDef(name="_", bases=[], keywords=[], body=[shell], decorator_list=[])
         self._shell = shell
-        own = len(lines) - len(self._before) - len(self._after)
+        line_count = len(lines) - len(self._before) - len(self._after)
         self._text = ProgramText(self.source, self.definition)
-        self._shell_lines = len(ast.unparse(shell).split("\n")) - own
+        self._shell_lines = len(ast.unparse(shell).split("\n")) - line_count
 
     @property
     def lines(self) -> range:
@@ -179,8 +179,8 @@ class EditSpace:
                 for slot, block in flattened(self.definition):
                     undone.append((slot, read(slot)))
                     write(slot, block)
-            own = ast.unparse(self._shell).split("\n")[self._shell_lines :]
-            return "\n".join([*self._before, *own, *self._after])
+            definition_lines = ast.unparse(self._shell).split("\n")[self._shell_lines :]
+            return "\n".join([*self._before, *definition_lines, *self._after])
         finally:
             for slot, value in reversed(undone):
                 write(slot, value)
@@ -228,24 +228,24 @@ def definition_of(tree: ast.Module, function: str) -> ast.FunctionDef:
     Raises:
         ValueError: The program does not define it there.
     """
-    body, found = tree.body, None
+    body, definition = tree.body, None
     *classes, name = function.split(".")
     for owner in classes:
-        inner = [each for each in body if isinstance(each, ast.ClassDef) and each.name == owner]
+        inner = [node for node in body if isinstance(node, ast.ClassDef) and node.name == owner]
         body = inner[-1].body if inner else []
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name == name and not _is_setter(node):
-            found = node
-    if found is None:
+            definition = node
+    if definition is None:
         place = f"in the class {'.'.join(classes)}" if classes else "at its top level"
         raise ValueError(f"the program defines no function {name!r} {place}")
-    return found
+    return definition
 
 
 def _is_setter(node: ast.FunctionDef) -> bool:
     """Whether *node* is the setter or deleter of the property that it names."""
     marks = (f"{node.name}.setter", f"{node.name}.deleter")
-    return any(ast.unparse(each) in marks for each in node.decorator_list)
+    return any(ast.unparse(decorator) in marks for decorator in node.decorator_list)
 
 
 def _children(node: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:
@@ -273,4 +273,4 @@ def _inert(nodes: Sequence[ast.AST]) -> set[int]:
                 roots.append(getattr(node, role))
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node, clean=False) is not None:
             roots.append(node.body[0])
-    return {id(each) for root in roots for each in ast.walk(root)}
+    return {id(node) for root in roots for node in ast.walk(root)}

@@ -144,7 +144,7 @@ def found_value(site: Site) -> Iterator[Proposal]:
             kind="return_kind",
             old="Return",
             new=f"if {test}",
-            assign=site.replace(lambda test=test: _found(name, value, test)),  # type: ignore[misc]
+            assign=site.replace(lambda test=test: _tested_return(name, value, test)),  # type: ignore[misc]
         )
     for truth in (True, False):
         yield Proposal(
@@ -155,7 +155,7 @@ def found_value(site: Site) -> Iterator[Proposal]:
         )
 
 
-def _found(name: str, value: ast.expr, test: str) -> Block:
+def _tested_return(name: str, value: ast.expr, test: str) -> Block:
     body = ast.parse(f"{name} = 0\nif {test}:\n    return {name}").body
     body[0].value = value  # type: ignore[attr-defined]
     return Block(body)
@@ -189,19 +189,19 @@ def exception(site: Site) -> Iterator[Proposal]:
 
 
 def _handled(node: ast.ExceptHandler, known: tuple[str, ...]) -> Iterator[Proposal]:
-    own = ast.unparse(node.type) if node.type is not None else ""
+    class_text = ast.unparse(node.type) if node.type is not None else ""
     for name in known:
-        if name in own:
+        if name in class_text:
             continue
         forms = [name]
-        if own and isinstance(node.type, ast.Tuple):
-            forms.append(f"({own[1:-1]}, {name})")
-        elif own not in ("", "Exception") and name != "Exception":
-            forms.append(f"({own}, {name})")
+        if class_text and isinstance(node.type, ast.Tuple):
+            forms.append(f"({class_text[1:-1]}, {name})")
+        elif class_text not in ("", "Exception") and name != "Exception":
+            forms.append(f"({class_text}, {name})")
         for form in forms:
             yield Proposal(
                 kind="exception",
-                old=own[:40],
+                old=class_text[:40],
                 new=form,
                 assign=lambda form=form: [((node, "type", None), parse_expression(form))],  # type: ignore[misc]
             )
@@ -214,9 +214,9 @@ def _handler_ends(site: Site) -> Iterator[Proposal]:
     texts = ["raise", "pass", *(("continue", "break") if site.in_loop else ())]
     values = (*site.scope.returned[:3], "None", "False", "True")
     texts += [f"return {value}" for value in dict.fromkeys(values)]
-    own = ast.unparse(site.node)
+    node_text = ast.unparse(site.node)
     for text in texts:
-        if text != own:
+        if text != node_text:
             yield Proposal(
                 kind="exception",
                 old=type(site.node).__name__,
@@ -235,9 +235,9 @@ def attempted(site: Site) -> Iterator[Proposal]:
     if any(isinstance(ancestor, ast.Try) for ancestor in site.ancestors[:1]):
         return
     values = dict.fromkeys((*site.scope.returned[:2], "None", "False", "0"))
-    own = ast.unparse(node)
+    node_text = ast.unparse(node)
     ends = ["continue"] if site.in_loop else []
-    ends += [f"return {value}" for value in values if f"return {value}" != own]
+    ends += [f"return {value}" for value in values if f"return {value}" != node_text]
     ends += [] if isinstance(node, ast.Return) else ["pass"]
     for name in list(_possible_exceptions(node))[:2]:
         for end in ends[:4]:
@@ -253,19 +253,19 @@ def attempted(site: Site) -> Iterator[Proposal]:
 
 def _possible_exceptions(node: ast.AST) -> dict[str, None]:
     """Return the classes of the exceptions that the operations in a statement usually raise."""
-    found: dict[str, None] = {}
-    for each in ast.walk(node):
-        if isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Load):
-            if not isinstance(each.slice, ast.Slice):
-                is_key = isinstance(each.slice, ast.Constant) and isinstance(each.slice.value, str)
-                found["KeyError" if is_key else "(KeyError, IndexError)"] = None
-        elif isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div | ast.FloorDiv | ast.Mod):
-            if not isinstance(each.right, ast.Constant):
-                found["ZeroDivisionError"] = None
-        elif isinstance(each, ast.Call):
-            called = getattr(each.func, "attr", getattr(each.func, "id", ""))
-            found.update(dict.fromkeys(_RAISED_BY.get(called, ())))
-    return found
+    exceptions: dict[str, None] = {}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load):
+            if not isinstance(part.slice, ast.Slice):
+                is_key = isinstance(part.slice, ast.Constant) and isinstance(part.slice.value, str)
+                exceptions["KeyError" if is_key else "(KeyError, IndexError)"] = None
+        elif isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div | ast.FloorDiv | ast.Mod):
+            if not isinstance(part.right, ast.Constant):
+                exceptions["ZeroDivisionError"] = None
+        elif isinstance(part, ast.Call):
+            called = getattr(part.func, "attr", getattr(part.func, "id", ""))
+            exceptions.update(dict.fromkeys(_RAISED_BY.get(called, ())))
+    return exceptions
 
 
 _RAISED_BY = {

@@ -96,13 +96,13 @@ def comparison(site: Site) -> Iterator[Proposal]:
         return
     for index, operator in enumerate(site.node.ops):
         for group in _COMPARISON_GROUPS:
-            for other in group:
-                if type(operator) in group and type(operator) is not other:
+            for replacement in group:
+                if type(operator) in group and type(operator) is not replacement:
                     yield Proposal(
                         kind="comparison",
                         old=type(operator).__name__,
-                        new=other.__name__ + (f"#{index}" if index else ""),
-                        assign=site.set_field("ops", other(), index),
+                        new=replacement.__name__ + (f"#{index}" if index else ""),
+                        assign=site.set_field("ops", replacement(), index),
                     )
 
 
@@ -113,12 +113,12 @@ def arithmetic(site: Site) -> Iterator[Proposal]:
     operator = type(site.node.op)
     for pair in _OPERATOR_PAIRS:
         if operator in pair:
-            other = pair[1 - pair.index(operator)]
+            replacement = pair[1 - pair.index(operator)]
             yield Proposal(
                 kind="arithmetic",
                 old=operator.__name__,
-                new=other.__name__,
-                assign=site.set_field("op", other()),
+                new=replacement.__name__,
+                assign=site.set_field("op", replacement()),
             )
 
 
@@ -151,12 +151,12 @@ def boolean(site: Site) -> Iterator[Proposal]:
             assign=site.replace(lambda: ast.BoolOp(logical(), [node.left, node.right])),
         )
     if isinstance(site.node, ast.BoolOp):
-        other = ast.Or if isinstance(site.node.op, ast.And) else ast.And
+        replacement = ast.Or if isinstance(site.node.op, ast.And) else ast.And
         yield Proposal(
             kind="boolean",
             old=type(site.node.op).__name__,
-            new=other.__name__,
-            assign=site.set_field("op", other()),
+            new=replacement.__name__,
+            assign=site.set_field("op", replacement()),
         )
 
 
@@ -264,13 +264,13 @@ def constant(site: Site) -> Iterator[Proposal]:
             others += [value * 10, value // 10]
     elif isinstance(value, float):
         others = [value * 2, value / 2, value + 1, value - 1, value * 10, value / 10]
-    for other in dict.fromkeys(others):
-        if other != value:
+    for replacement in dict.fromkeys(others):
+        if replacement != value:
             yield Proposal(
                 kind="constant",
                 old=repr(value),
-                new=repr(other),
-                assign=site.set_field("value", other),
+                new=repr(replacement),
+                assign=site.set_field("value", replacement),
             )
 
 
@@ -281,13 +281,13 @@ def string(site: Site) -> Iterator[Proposal]:
         return
     if isinstance(node.value, str | bytes):
         others = (*site.scope.strings, type(node.value)(), *_similar(node.value), *_keys(site))
-        for other in dict.fromkeys(others):
-            if type(other) is type(node.value) and other != node.value:
+        for replacement in dict.fromkeys(others):
+            if type(replacement) is type(node.value) and replacement != node.value:
                 yield Proposal(
                     kind="string",
                     old=repr(node.value)[:20],
-                    new=repr(other)[:20],
-                    assign=site.set_field("value", other),
+                    new=repr(replacement)[:20],
+                    assign=site.set_field("value", replacement),
                 )
 
 
@@ -317,10 +317,10 @@ def variable(site: Site) -> Iterator[Proposal]:
         and isinstance(node.ctx, ast.Load)
         and node.id in site.scope.names
     ):
-        for other in site.scope.names:
-            if other != node.id:
+        for name in site.scope.names:
+            if name != node.id:
                 yield Proposal(
-                    kind="variable", old=node.id, new=other, assign=site.set_field("id", other)
+                    kind="variable", old=node.id, new=name, assign=site.set_field("id", name)
                 )
 
 
@@ -335,12 +335,14 @@ def called_name(site: Site) -> Iterator[Proposal]:
         kind, name, families, slot = "function", node.id, _FUNCTION_FAMILIES, "id"
     else:
         return
-    others = [other for family in families if name in family for other in family]
+    others = [member for family in families if name in family for member in family]
     if kind == "function" and name in site.scope.module.functions:
         others += site.scope.module.functions[:_MAX_FUNCTIONS]
-    for other in dict.fromkeys(others):
-        if other != name:
-            yield Proposal(kind=kind, old=name, new=other, assign=site.set_field(slot, other))
+    for replacement in dict.fromkeys(others):
+        if replacement != name:
+            yield Proposal(
+                kind=kind, old=name, new=replacement, assign=site.set_field(slot, replacement)
+            )
 
 
 def element_order(site: Site) -> Iterator[Proposal]:

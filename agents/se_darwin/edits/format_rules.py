@@ -48,17 +48,17 @@ def field_format(site: Site) -> Iterator[Proposal]:
 def _text_of(spec: ast.expr | None) -> str | None:
     if not isinstance(spec, ast.JoinedStr):
         return None
-    parts = [each.value for each in spec.values if isinstance(each, ast.Constant)]
+    parts = [piece.value for piece in spec.values if isinstance(piece, ast.Constant)]
     return "".join(map(str, parts)) if len(parts) == len(spec.values) else None
 
 
 def _with_other_numbers(spec: str) -> Iterator[str]:
-    for found in _NUMBER.finditer(spec):
-        digits = found.group()
+    for match in _NUMBER.finditer(spec):
+        digits = match.group()
         for value in (int(digits) + 1, int(digits) - 1):
             if value >= 0:
                 written = str(value).zfill(len(digits))
-                yield spec[: found.start()] + written + spec[found.end() :]
+                yield spec[: match.start()] + written + spec[match.end() :]
 
 
 def _spec(text: str) -> ast.JoinedStr | None:
@@ -70,8 +70,8 @@ def text_inserted(site: Site) -> Iterator[Proposal]:
     node = site.node
     if not isinstance(node, ast.JoinedStr) or site.role == "format_spec":
         return
-    for index, (one, other) in enumerate(pairwise(node.values), 1):
-        if isinstance(one, ast.FormattedValue) and isinstance(other, ast.FormattedValue):
+    for index, (left, right) in enumerate(pairwise(node.values), 1):
+        if isinstance(left, ast.FormattedValue) and isinstance(right, ast.FormattedValue):
             for text in _BETWEEN:
                 added = [*node.values[:index], ast.Constant(text), *node.values[index:]]
                 yield Proposal(
@@ -95,13 +95,13 @@ def text_of_fields(site: Site) -> Iterator[Proposal]:
     yield from _texts(site, text, others)
 
 
-def _texts(site: Site, own: str, others: Iterable[str]) -> Iterator[Proposal]:
+def _texts(site: Site, old_text: str, others: Iterable[str]) -> Iterator[Proposal]:
     """Propose *others* in the place of a constant."""
     for text in dict.fromkeys(others):
-        if text != own:
+        if text != old_text:
             yield Proposal(
                 kind="string",
-                old=repr(own)[:_MAX_TEXT],
+                old=repr(old_text)[:_MAX_TEXT],
                 new=repr(text)[:_MAX_TEXT],
                 assign=site.set_field("value", text),
             )
@@ -130,17 +130,17 @@ def date_format(site: Site) -> Iterator[Proposal]:
     node = site.node
     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
         return
-    text, found = node.value, list(_DIRECTIVE.finditer(node.value))
-    if "%Y" not in text and "%H" not in text and len(found) < 2:
+    text, directives = node.value, list(_DIRECTIVE.finditer(node.value))
+    if "%Y" not in text and "%H" not in text and len(directives) < 2:
         return
     others = []
-    for each in found:
-        changed = each.group().swapcase()
-        others.append(text[: each.start()] + changed + text[each.end() :])
-    for one, other in pairwise(found):
-        middle = text[one.end() : other.start()]
+    for directive in directives:
+        changed = directive.group().swapcase()
+        others.append(text[: directive.start()] + changed + text[directive.end() :])
+    for left, right in pairwise(directives):
+        middle = text[left.end() : right.start()]
         others.append(
-            text[: one.start()] + other.group() + middle + one.group() + text[other.end() :]
+            text[: left.start()] + right.group() + middle + left.group() + text[right.end() :]
         )
     yield from _texts(site, text, others)
 

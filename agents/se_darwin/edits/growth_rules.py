@@ -127,24 +127,28 @@ def extreme_kept(site: Site) -> Iterator[Proposal]:
     node, parent = site.node, site.parent
     if not isinstance(node, ast.Name | ast.BinOp | ast.Call | ast.Subscript | ast.Attribute):
         return
-    own = ast.unparse(node)
+    node_text = ast.unparse(node)
     bounds: list[str] = []
     if isinstance(parent, ast.Assign) and site.role == "value" and len(parent.targets) == 1:
         target = ast.unparse(parent.targets[0])
         is_set_before = not isinstance(parent.targets[0], ast.Name) or site.in_loop
-        if is_set_before and not isinstance(parent.targets[0], ast.Tuple) and target not in own:
+        if (
+            is_set_before
+            and not isinstance(parent.targets[0], ast.Tuple)
+            and target not in node_text
+        ):
             bounds = [target]
     elif isinstance(parent, ast.Return) and not isinstance(node, ast.Attribute):
         numeric = [name for name in site.scope.parameters if name in site.scope.numeric]
         limits = (*numeric[:_MAX_NAMES], *site.scope.module.constants[:1])
-        bounds = [name for name in limits if name not in own]
+        bounds = [name for name in limits if name not in node_text]
     for bound in bounds:
         for name in ("max", "min"):
             yield Proposal(
                 kind="call_added",
                 old="nothing",
                 new=f"{name}({bound}, x)",
-                assign=site.replace_text(f"{name}({bound}, {own})"),
+                assign=site.replace_text(f"{name}({bound}, {node_text})"),
             )
 
 
@@ -380,8 +384,8 @@ def element_added(site: Site) -> Iterator[Proposal]:
     if isinstance(node, ast.Tuple | ast.List) and isinstance(node.ctx, ast.Load):
         if not 0 < len(node.elts) <= 3 or isinstance(site.parent, ast.Subscript | ast.Compare):
             return
-        own = {ast.unparse(element) for element in node.elts}
-        for name in [name for name in site.scope.names if name not in own][:3]:
+        element_texts = {ast.unparse(element) for element in node.elts}
+        for name in [name for name in site.scope.names if name not in element_texts][:3]:
             yield Proposal(
                 kind="argument_added",
                 old="elts",

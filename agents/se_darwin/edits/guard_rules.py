@@ -37,7 +37,7 @@ def raise_added(site: Site) -> Iterator[Proposal]:
     """Begin the function with ``if x < 0: raise E``."""
     if not site.is_first_of_function:
         return
-    own = site.scope.module.exceptions[:2]
+    exceptions = site.scope.module.exceptions[:2]
     for test in _raising_tests(site)[:_MAX_RAISING_TESTS]:
         usual: tuple[str, ...] = ("ValueError",)
         if test.startswith("not isinstance"):
@@ -46,17 +46,17 @@ def raise_added(site: Site) -> Iterator[Proposal]:
             usual = ("ValueError", "IndexError")
         elif test.endswith("is None"):
             usual = ("ValueError", "TypeError")
-        for exception in dict.fromkeys((*own, *usual)):
+        for exception in dict.fromkeys((*exceptions, *usual)):
             yield _guard(site, test, f"raise {exception}", kind="raise_added")
 
 
 def end_raised(site: Site) -> Iterator[Proposal]:
     """``raise E`` at the end of the function, or instead of the ``return`` of a constant."""
-    node, own = site.node, site.scope.module.exceptions[:2]
+    node, exceptions = site.node, site.scope.module.exceptions[:2]
     if not site.is_statement:
         return
     if isinstance(node, ast.Return) and (node.value is None or _is_default(node.value)):
-        for exception in dict.fromkeys((*own, "ValueError")):
+        for exception in dict.fromkeys((*exceptions, "ValueError")):
             yield Proposal(
                 kind="raise_added",
                 old="Return",
@@ -65,7 +65,7 @@ def end_raised(site: Site) -> Iterator[Proposal]:
             )
     is_end = site.is_last and isinstance(site.parent, ast.FunctionDef)
     if is_end and not isinstance(node, _EXITS):
-        for exception in dict.fromkeys((*own, "ValueError", "KeyError", "IndexError")):
+        for exception in dict.fromkeys((*exceptions, "ValueError", "KeyError", "IndexError")):
             yield site.insertion("raise_added", after=[f"raise {exception}"])
 
 
@@ -95,12 +95,12 @@ def _raising_tests(site: Site) -> list[str]:
 def _parameter_conditions(site: Site) -> list[str]:
     """Conditions of the function, and their opposites, that need nothing but its parameters."""
     local = set(site.scope.names) - set(site.scope.parameters) - {"self", "cls"}
-    found = []
+    conditions = []
     for text in site.scope.conditions:
         names = {node.id for node in ast.walk(parse_expression(text)) if isinstance(node, ast.Name)}
         if not names & local and names & set(site.scope.parameters):
-            found += [text, f"not ({text})"]
-    return found
+            conditions += [text, f"not ({text})"]
+    return conditions
 
 
 def _is_default(value: ast.expr) -> bool:
@@ -134,11 +134,11 @@ def middle_guard_added(site: Site) -> Iterator[Proposal]:
     leaves += [
         f"raise {name}" for name in dict.fromkeys((*scope.module.exceptions[:1], "ValueError"))
     ]
-    own = ast.unparse(node)
+    node_text = ast.unparse(node)
     for name in [name for name in scope.assigned if name in used][:1]:
         test = f"not {name}" if name in scope.sized else f"{name} is None"
         for leave in leaves:
-            if leave != own:
+            if leave != node_text:
                 kind = "raise_added" if leave.startswith("raise") else "guard_added"
                 yield _guard(site, test, leave, kind)
 
@@ -152,9 +152,9 @@ def _head(node: ast.stmt) -> ast.AST:
 
 def _names_read(node: ast.AST) -> list[str]:
     names = (
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
     )
     return list(dict.fromkeys(names))
 

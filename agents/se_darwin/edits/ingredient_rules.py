@@ -27,15 +27,15 @@ def value_replaced(site: Site) -> Iterator[Proposal]:
         or site.role == "func"
     ):
         return
-    own = ast.unparse(node)
+    node_text = ast.unparse(node)
     texts = list(_replacements(site, node))
     if isinstance(site.parent, ast.Assign | ast.Return | ast.Call | ast.Compare):
         texts += [text for text in site.scope.values if _is_alike(text, node)][:2]
     for text in dict.fromkeys(texts):
         known = isinstance(node, ast.Name) and text in site.scope.names  # `variable` does these
-        if text != own and not known:
+        if text != node_text and not known:
             yield Proposal(
-                kind="value_replaced", old=own[:40], new=text, assign=site.replace_text(text)
+                kind="value_replaced", old=node_text[:40], new=text, assign=site.replace_text(text)
             )
 
 
@@ -79,7 +79,7 @@ def _is_alike(text: str, node: ast.expr) -> bool:
     """Whether the expression *text* shares a name with *node*, or *node* is a constant."""
     if isinstance(node, ast.Constant):
         return False
-    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     return any(name in text for name in names) and text != ast.unparse(node)
 
 
@@ -96,11 +96,14 @@ def condition_replaced(site: Site) -> Iterator[Proposal]:
         texts.append(f"{ast.unparse(inner)} is {'None' if negated else 'not None'}")
     if isinstance(site.parent, ast.While):
         texts.append("True")
-    own = ast.unparse(node)
+    node_text = ast.unparse(node)
     for text in dict.fromkeys(texts):
-        if text != own:
+        if text != node_text:
             yield Proposal(
-                kind="condition_replaced", old=own[:40], new=text, assign=site.replace_text(text)
+                kind="condition_replaced",
+                old=node_text[:40],
+                new=text,
+                assign=site.replace_text(text),
             )
 
 
@@ -112,20 +115,22 @@ def container(site: Site) -> Iterator[Proposal]:
     node = site.node
     if not isinstance(node, ast.expr):
         return
-    own = ast.unparse(node)
+    node_text = ast.unparse(node)
     texts: list[str] = []
-    if _is_start(site) and own in (*_CONTAINERS, "True", "False"):
+    if _is_start(site) and node_text in (*_CONTAINERS, "True", "False"):
         texts = [*_CONTAINERS]
-        if own in _NUMBERS:
+        if node_text in _NUMBERS:
             texts += [f"{name}[0]" for name in site.scope.parameters if name in site.scope.sized]
-    elif own in _EMPTY and site.role in ("args", "value", "orelse", "body"):
+    elif node_text in _EMPTY and site.role in ("args", "value", "orelse", "body"):
         texts = [*_CONTAINERS]
     elif _is_shared(node):
         element, count = ast.unparse(node.left.elts[0]), ast.unparse(node.right)  # type: ignore[attr-defined]
         texts = [f"[{element} for _ in range({count})]"]
     for text in dict.fromkeys(texts):
-        if text != own:
-            yield Proposal(kind="container", old=own[:40], new=text, assign=site.replace_text(text))
+        if text != node_text:
+            yield Proposal(
+                kind="container", old=node_text[:40], new=text, assign=site.replace_text(text)
+            )
 
 
 def _is_shared(node: ast.expr) -> bool:
@@ -148,10 +153,10 @@ def target(site: Site) -> Iterator[Proposal]:
     """Assign to another variable that the function assigns."""
     node = site.node
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        for other in site.scope.assigned[:4]:
-            if other != node.id:
+        for name in site.scope.assigned[:4]:
+            if name != node.id:
                 yield Proposal(
-                    kind="target", old=node.id, new=other, assign=site.set_field("id", other)
+                    kind="target", old=node.id, new=name, assign=site.set_field("id", name)
                 )
 
 
@@ -164,13 +169,13 @@ def attribute(site: Site) -> Iterator[Proposal]:
         if owner == "self":
             is_method = site.role == "func" and isinstance(site.parent, ast.Call)
             others += (module.methods if is_method else module.attributes)[:_MAX_MEMBERS]
-        for other in dict.fromkeys(others):
-            if other != node.attr:
+        for name in dict.fromkeys(others):
+            if name != node.attr:
                 yield Proposal(
                     kind="attribute",
                     old=node.attr,
-                    new=other,
-                    assign=site.set_field("attr", other),
+                    new=name,
+                    assign=site.set_field("attr", name),
                 )
 
 

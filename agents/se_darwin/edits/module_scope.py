@@ -53,10 +53,14 @@ class ModuleScope:
     ) -> ModuleScope:
         """Collect what *tree* offers to *definition*, which has *variables*."""
         known = _BUILTIN_NAMES | {*_top_level_names(tree), *variables}
-        own, others = list(ast.walk(definition)), list(ast.walk(tree))
-        raised = [node.exc for node in (*own, *others) if isinstance(node, ast.Raise) and node.exc]
-        classes = [_class_name(each) for each in raised]
-        for node in (*own, *others):
+        function_nodes, module_nodes = list(ast.walk(definition)), list(ast.walk(tree))
+        raised = [
+            node.exc
+            for node in (*function_nodes, *module_nodes)
+            if isinstance(node, ast.Raise) and node.exc
+        ]
+        classes = [_class_name(exception) for exception in raised]
+        for node in (*function_nodes, *module_nodes):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:
                 classes += [_class_name(alternative) for alternative in _alternatives(node.type)]
             elif isinstance(node, ast.ClassDef) and any(map(_is_exception, node.bases)):
@@ -75,15 +79,16 @@ class ModuleScope:
             constants=_once(_constants(tree)),
             exceptions=_once(
                 text
-                for each in raised
-                if _names_in(each) <= known and len(text := ast.unparse(each)) <= _MAX_TEXT
+                for exception in raised
+                if _names_in(exception) <= known
+                and len(text := ast.unparse(exception)) <= _MAX_TEXT
             ),
             exception_classes=_once(name for name in classes if name and name in known),
             attributes=attributes,
             methods=methods,
             signatures=dict(_signatures(tree, owner)),
-            flags=_once(name for name, annotation in _fields(others) if annotation == "bool"),
-            enums={each.name: _values_of(each) for each in others if _is_enum(each)},
+            flags=_once(name for name, annotation in _fields(module_nodes) if annotation == "bool"),
+            enums={node.name: _values_of(node) for node in module_nodes if _is_enum(node)},
         )
 
 
@@ -94,11 +99,11 @@ def _top_level_names(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
         else:
-            for each in ast.walk(node):
-                if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-                    yield each.id
-                elif isinstance(each, ast.alias):
-                    yield (each.asname or each.name).split(".")[0]
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                    yield part.id
+                elif isinstance(part, ast.alias):
+                    yield (part.asname or part.name).split(".")[0]
 
 
 def _functions(tree: ast.Module) -> Iterator[str]:
@@ -139,7 +144,9 @@ def _members(owner: ast.ClassDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
     attributes: list[str] = []
     for node in owner.body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("__"):
-            is_value = any("property" in ast.unparse(each) for each in node.decorator_list)
+            is_value = any(
+                "property" in ast.unparse(decorator) for decorator in node.decorator_list
+            )
             (attributes if is_value else methods).append(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             attributes.append(node.target.id)
@@ -162,7 +169,9 @@ def _signatures(
         if isinstance(node, ast.FunctionDef):
             yield node.name, _parameters(node)
         elif isinstance(node, ast.ClassDef):
-            made = [each for each in node.body if getattr(each, "name", "") == "__init__"]
+            made = [
+                statement for statement in node.body if getattr(statement, "name", "") == "__init__"
+            ]
             if made and isinstance(made[-1], ast.FunctionDef):
                 yield node.name, _parameters(made[-1])
             else:
@@ -171,16 +180,16 @@ def _signatures(
 
 def _parameters(node: ast.FunctionDef) -> tuple[str, ...]:
     arguments = node.args
-    found = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    return tuple(each.arg for each in found if each.arg not in ("self", "cls"))
+    parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return tuple(parameter.arg for parameter in parameters if parameter.arg not in ("self", "cls"))
 
 
 def _fields(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield name and annotation of each field that the classes among *nodes* declare."""
     for node in nodes:
-        for each in node.body if isinstance(node, ast.ClassDef) else ():
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-                yield each.target.id, ast.unparse(each.annotation)
+        for statement in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                yield statement.target.id, ast.unparse(statement.annotation)
 
 
 def _is_enum(node: ast.AST) -> TypeGuard[ast.ClassDef]:
@@ -192,7 +201,7 @@ def _is_enum(node: ast.AST) -> TypeGuard[ast.ClassDef]:
 
 def _values_of(enum: ast.ClassDef) -> tuple[str, ...]:
     """Names that the body of an enumeration assigns."""
-    targets = [each.targets[0] for each in enum.body if isinstance(each, ast.Assign)]
+    targets = [statement.targets[0] for statement in enum.body if isinstance(statement, ast.Assign)]
     return _once(target.id for target in targets if isinstance(target, ast.Name))
 
 
@@ -210,7 +219,7 @@ def _is_exception(base: ast.expr) -> bool:
 
 
 def _names_in(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _once(items: Iterator[str] | Sequence[str]) -> tuple[str, ...]:

@@ -26,11 +26,11 @@ class ProgramText:
         self._statements: dict[tuple[int, str, int | None], ast.stmt] = {}
         for node in ast.walk(definition):
             for role, value in ast.iter_fields(node):
-                for index, each in enumerate(value) if isinstance(value, list) else [(None, value)]:
-                    if isinstance(each, ast.AST):
-                        self._slots[id(each)] = node, role, index
-                    if isinstance(each, ast.stmt) and self._stands_alone(node, role, each):
-                        self._statements[id(node), role, index] = each
+                for index, part in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                    if isinstance(part, ast.AST):
+                        self._slots[id(part)] = node, role, index
+                    if isinstance(part, ast.stmt) and self._stands_alone(node, role, part):
+                        self._statements[id(node), role, index] = part
 
     def with_changes(self, changes: Iterable[Assignment], undone: list[Assignment]) -> str | None:
         """Return the program after *changes*, which have been made in its tree.
@@ -62,10 +62,10 @@ class ProgramText:
             for inner, block in chain(*map(flattened, statements)) if has_inner else ():
                 undone.append((inner, read(inner)))
                 write(inner, block)
-            own = self._written(slot, statements)
-            if own is None:
+            new_lines = self._written(slot, statements)
+            if new_lines is None:
                 return None
-            lines += [*self._lines[done:start], *own]
+            lines += [*self._lines[done:start], *new_lines]
             done = stop
         return "\n".join([*lines, *self._lines[done:]])
 
@@ -117,17 +117,17 @@ def flattened(root: ast.AST) -> Iterator[Assignment]:
     for node in ast.walk(root):
         for role in BLOCKS:
             block = getattr(node, role, None)
-            if isinstance(block, list) and any(isinstance(each, Block) for each in block):
+            if isinstance(block, list) and any(isinstance(statement, Block) for statement in block):
                 flat = list(_flat(block))
                 yield (node, role, None), flat if flat or role != "body" else [ast.Pass()]
 
 
 def _flat(block: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    for each in block:
-        if isinstance(each, Block):
-            yield from _flat(each.body)
+    for statement in block:
+        if isinstance(statement, Block):
+            yield from _flat(statement.body)
         else:
-            yield each
+            yield statement
 
 
 def _is_text(statement: ast.stmt) -> bool:

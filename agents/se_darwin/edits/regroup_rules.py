@@ -94,8 +94,8 @@ def _regrouped_clauses(site: Site, node: ast.BoolOp) -> Iterator[Proposal]:
 
 
 def _regroup(site: Site, new: str, build: Callable[[], ast.AST]) -> Proposal:
-    own = type(getattr(site.node, "op", site.node)).__name__
-    return Proposal(kind="regrouped", old=own, new=new, assign=site.replace(build))
+    old_kind = type(getattr(site.node, "op", site.node)).__name__
+    return Proposal(kind="regrouped", old=old_kind, new=new, assign=site.replace(build))
 
 
 def call_moved(site: Site) -> Iterator[Proposal]:
@@ -110,8 +110,8 @@ def call_moved(site: Site) -> Iterator[Proposal]:
             yield _moved(site, "to first", _to_first_clause(node, inner))
     elif isinstance(node, ast.BinOp):
         for side in ("left", "right"):
-            part, other = getattr(node, side), getattr(node, _OTHER[side])
-            is_count = isinstance(other, ast.Constant) and _is_len(
+            part, opposite = getattr(node, side), getattr(node, _OTHER[side])
+            is_count = isinstance(opposite, ast.Constant) and _is_len(
                 part
             )  # len(x - 1) makes no sense
             if _wrapped(part) is not None and not is_count:
@@ -205,9 +205,9 @@ def _to_first_clause(node: ast.UnaryOp, inner: ast.BoolOp) -> Callable[[], ast.A
 
 
 def _moved(site: Site, new: str, build: Callable[[], ast.AST]) -> Proposal:
-    own = site.node
-    func = own.func if isinstance(own, ast.Call) else own
-    name = getattr(func, "id", getattr(func, "attr", type(getattr(own, "op", own)).__name__))
+    node = site.node
+    func = node.func if isinstance(node, ast.Call) else node
+    name = getattr(func, "id", getattr(func, "attr", type(getattr(node, "op", node)).__name__))
     return Proposal(kind="call_moved", old=name, new=new, assign=site.replace(build))
 
 
@@ -219,7 +219,7 @@ def both_sides(site: Site) -> Iterator[Proposal]:
     left, right = node.left, node.comparators[0]
     if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
         return
-    if any(isinstance(each, ast.Constant | ast.UnaryOp | ast.List) for each in (left, right)):
+    if any(isinstance(operand, ast.Constant | ast.UnaryOp | ast.List) for operand in (left, right)):
         return
     forms = [f"{name}(x)" for name in _BOTH_CALLS] + ["x.lower()"]
     is_ordering = not isinstance(node.ops[0], ast.Eq | ast.NotEq)

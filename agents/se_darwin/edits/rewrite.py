@@ -157,7 +157,7 @@ class _Rewriter:
         is_block = isinstance(node, ast.If | ast.For | ast.While | ast.With)
         if text is None and is_block and not getattr(node, "orelse", None):
             head = ast.unparse(node).split("\n", 1)[0]
-            body = "".join(self._written(each) for each in getattr(node, "body", ()))
+            body = "".join(self._written(statement) for statement in getattr(node, "body", ()))
             text = f"{head}\n{textwrap.indent(body, '    ')}"
         return ast.unparse(node) + "\n" if text is None else text
 
@@ -198,7 +198,7 @@ class _Rewriter:
 
     def _changes_below(self, old: ast.AST, new: ast.AST) -> list[_Change | _LineChange] | None:
         """Return the changes inside *old*; None if *old* itself must change."""
-        found: list[_Change | _LineChange] = []
+        changes: list[_Change | _LineChange] = []
         for name in old._fields:
             before, after = getattr(old, name), getattr(new, name)
             if isinstance(before, list) and isinstance(after, list):
@@ -207,8 +207,8 @@ class _Rewriter:
                 part = self._changes((old, name, None), before, after)
             if part is None:
                 return None
-            found += part
-        return found
+            changes += part
+        return changes
 
     def _changes_of_list(
         self, owner: ast.AST, role: str, old: list[ast.AST], new: list[ast.AST]
@@ -217,13 +217,13 @@ class _Rewriter:
             return self._changes_of_block(owner, role, old, new)  # type: ignore[arg-type]
         if len(old) != len(new):
             return None
-        found: list[_Change | _LineChange] = []
+        changes: list[_Change | _LineChange] = []
         for index, pair in enumerate(zip(old, new, strict=True)):
             part = self._changes((owner, role, index), *pair)
             if part is None:
                 return None
-            found += part
-        return found
+            changes += part
+        return changes
 
     def _changes_of_block(
         self, owner: ast.AST, role: str, old: list[ast.stmt], new: list[ast.stmt]
@@ -231,7 +231,7 @@ class _Rewriter:
         """Align the statements of two blocks: pairs change in place, the others line by line."""
         if not new:
             return self._removal_of_else(owner, role, old)
-        found: list[_Change | _LineChange] = []
+        changes: list[_Change | _LineChange] = []
         for first, last, start, end in _differences(old, new):
             before, after = old[first:last], new[start:end]
             if len(before) == len(after) and not self._are_rearranged(before, after):
@@ -239,7 +239,7 @@ class _Rewriter:
                     part = self._changes((owner, role, place), *pair)
                     if part is None:
                         return None
-                    found += part
+                    changes += part
                 continue
             if self._is_elif(old[0]):
                 return None
@@ -249,10 +249,10 @@ class _Rewriter:
                 line = _end_line(old[first - 1]) + 1
             else:
                 line = _first_line(old[first])
-            found.append(
+            changes.append(
                 _LineChange(block=(owner, role), first=first, old=before, new=after, line=line)
             )
-        return found
+        return changes
 
     def _removal_of_else(
         self, owner: ast.AST, role: str, old: list[ast.stmt]
@@ -267,11 +267,11 @@ class _Rewriter:
 
     def _are_rearranged(self, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> bool:
         """Whether statements of another type come from elsewhere, or are an ``if`` around *old*."""
-        own = {ast.dump(node) for node in old}
+        dumps = {ast.dump(node) for node in old}
         for before, after in zip(old, new, strict=True):
             if type(before) is not type(after):
                 parts = after.body if isinstance(after, ast.If) else [after]
-                if ast.dump(after) in self._texts or any(ast.dump(part) in own for part in parts):
+                if ast.dump(after) in self._texts or any(ast.dump(part) in dumps for part in parts):
                     return True
         return False
 

@@ -161,7 +161,7 @@ class Scope:
                 and isinstance(node.func, ast.Name)
                 and len(node.args) == 1
             ),
-            attributes={owner: _unique(found) for owner, found in attributes.items()},
+            attributes={owner: _unique(members) for owner, members in attributes.items()},
             returned=_texts(
                 node.value for node in nodes if isinstance(node, ast.Return) and node.value
             ),
@@ -188,7 +188,7 @@ class Scope:
             ),
             yields=any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes),
             inner=_unique(node.name for node in nodes if isinstance(node, ast.FunctionDef)),
-            uses={name: tuple(found) for name, found in uses.items()},
+            uses={name: tuple(reads) for name, reads in uses.items()},
             unused=tuple(name for name in names if name in stored and name not in uses),
             hidden=_hidden(nodes),
             unknown=unknown,
@@ -209,12 +209,12 @@ class _Evidence:
     def record_annotations(self, definition: ast.FunctionDef) -> None:
         """Believe what *definition* says about its parameters."""
         arguments = definition.args
-        for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            text = ast.unparse(each.annotation) if each.annotation else ""
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            text = ast.unparse(argument.annotation) if argument.annotation else ""
             if text in ("int", "float", "complex", "int | float", "float | int"):
-                self.numbers.add(each.arg)
+                self.numbers.add(argument.arg)
             elif text.partition("[")[0].lower() in ("list", "str", "dict", "set", "tuple"):
-                self.sized.add(each.arg)
+                self.sized.add(argument.arg)
 
     def may_be_number(self, name: str) -> bool:
         return name in self.numbers or name not in self.sized
@@ -243,8 +243,8 @@ class _Evidence:
             self._record_call(node)
 
     def _record_operands(self, left: ast.expr, right: ast.expr, *, numbers: bool) -> None:
-        for side, other in ((left, right), (right, left)):
-            if isinstance(side, ast.Name) and (numbers or _is_number(other)):
+        for side, opposite in ((left, right), (right, left)):
+            if isinstance(side, ast.Name) and (numbers or _is_number(opposite)):
                 self.numbers.add(side.id)
 
     def _record_loop(self, node: ast.For | ast.comprehension) -> None:
@@ -257,8 +257,8 @@ class _Evidence:
 
     def _record_value(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            for one, other in zip(target.elts, value.elts, strict=False):
-                self._record_value(one, other)
+            for inner_target, inner_value in zip(target.elts, value.elts, strict=False):
+                self._record_value(inner_target, inner_value)
         if not isinstance(target, ast.Name):
             return
         called = value.func if isinstance(value, ast.Call) else None
@@ -284,8 +284,8 @@ class _Evidence:
             if called.attr in (*_LIST_METHODS, *_TEXT_METHODS, "add", "items", "keys", "get"):
                 self.sized.add(called.value.id)
         elif isinstance(called, ast.Name) and called.id in ("len", "range", "sorted", "sum"):
-            found = self.numbers if called.id == "range" else self.sized
-            found.update(each.id for each in node.args if isinstance(each, ast.Name))
+            names = self.numbers if called.id == "range" else self.sized
+            names.update(argument.id for argument in node.args if isinstance(argument, ast.Name))
 
 
 def is_value(node: ast.AST) -> bool:
@@ -327,13 +327,13 @@ def _hidden(nodes: tuple[ast.AST, ...]) -> frozenset[str]:
     """Return the variables that statements cannot read: of lambda functions and comprehensions."""
     inner, outer = set[str](), set[str]()
     targets = {
-        id(each)
+        id(part)
         for node in nodes
         if isinstance(node, ast.comprehension)
-        for each in ast.walk(node.target)
+        for part in ast.walk(node.target)
     }
     arguments = {
-        id(each) for node in nodes if isinstance(node, ast.Lambda) for each in ast.walk(node.args)
+        id(part) for node in nodes if isinstance(node, ast.Lambda) for part in ast.walk(node.args)
     }
     for node in nodes:
         if isinstance(node, ast.arg):
@@ -360,17 +360,17 @@ def _unset(
     declared = {
         name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names
     }
-    found: dict[str, tuple[str, ...]] = {
+    start_values: dict[str, tuple[str, ...]] = {
         name: ("0", "1", "[]", "''") for name in changed.values() if name not in assigned | declared
     }
     for node in nodes:
         owner = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
         if isinstance(owner, ast.Name) and owner.id in unknown:
             if isinstance(node, ast.Subscript) and _is_stored(node):
-                found[owner.id] = ("{}", "[]")
+                start_values[owner.id] = ("{}", "[]")
             elif isinstance(node, ast.Attribute) and node.attr in ("append", "add"):
-                found[owner.id] = ("[]",) if node.attr == "append" else ("set()",)
-    return found
+                start_values[owner.id] = ("[]",) if node.attr == "append" else ("set()",)
+    return start_values
 
 
 def _is_stored(node: ast.AST) -> bool:

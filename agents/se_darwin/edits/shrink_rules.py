@@ -47,7 +47,7 @@ def clause_removed(site: Site) -> Iterator[Proposal]:
             )
     elif isinstance(node, ast.Compare) and len(node.ops) == 2:
         low, middle, high = node.left, *node.comparators
-        for place, (one, operator, other) in enumerate(
+        for place, (first, operator, second) in enumerate(
             ((low, node.ops[0], middle), (middle, node.ops[1], high))
         ):
             yield Proposal(
@@ -55,8 +55,8 @@ def clause_removed(site: Site) -> Iterator[Proposal]:
                 old="chain",
                 new=f"only {place}",
                 assign=site.replace(
-                    lambda one=one, operator=operator, other=other: ast.Compare(  # type: ignore[misc]
-                        left=one, ops=[operator], comparators=[other]
+                    lambda first=first, operator=operator, second=second: ast.Compare(  # type: ignore[misc]
+                        left=first, ops=[operator], comparators=[second]
                     )
                 ),
             )
@@ -128,7 +128,7 @@ def argument_removed(site: Site) -> Iterator[Proposal]:
         return
     for role, count in roles:
         for index in range(count):
-            left = [each for place, each in enumerate(getattr(node, role)) if place != index]
+            left = [part for place, part in enumerate(getattr(node, role)) if place != index]
             yield Proposal(
                 kind="argument_removed",
                 old=f"{role} {index}",

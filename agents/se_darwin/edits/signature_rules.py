@@ -23,7 +23,7 @@ def argument_given(site: Site) -> Iterator[Proposal]:
     if not isinstance(node, ast.Call) or any(isinstance(x, ast.Starred) for x in node.args):
         return
     parameters = site.scope.module.signatures.get(_called(node), ())
-    given = {each.arg for each in node.keywords}
+    given = {keyword.arg for keyword in node.keywords}
     for place, parameter in enumerate(parameters[len(node.args) :]):
         value = _value_of(site, parameter)
         if parameter in given or not value:

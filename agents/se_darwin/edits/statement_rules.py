@@ -14,12 +14,12 @@ _SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 def loop_exit(site: Site) -> Iterator[Proposal]:
     """``break`` to ``continue`` and back."""
     if isinstance(site.node, ast.Break | ast.Continue):
-        other = ast.Continue if isinstance(site.node, ast.Break) else ast.Break
+        replacement = ast.Continue if isinstance(site.node, ast.Break) else ast.Break
         yield Proposal(
             kind="loop_exit",
             old=type(site.node).__name__,
-            new=other.__name__,
-            assign=site.replace(other),
+            new=replacement.__name__,
+            assign=site.replace(replacement),
         )
 
 
@@ -147,7 +147,7 @@ def _split(target: ast.Tuple, value: ast.Tuple) -> Block:
     if len(target.elts) != len(value.elts):  # another edit has changed the value
         return Block([ast.copy_location(ast.Assign([target], value), target)])
     pairs = zip(target.elts, value.elts, strict=True)
-    return Block([ast.copy_location(ast.Assign([one], each), target) for one, each in pairs])
+    return Block([ast.copy_location(ast.Assign([left], right), target) for left, right in pairs])
 
 
 STATEMENT_RULES = (loop_exit, assignment, statement_order, return_value, together)

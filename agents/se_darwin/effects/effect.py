@@ -63,16 +63,16 @@ def weigh(
 
     Of edits that do the same in all recorded states, the first is tried long before the others.
     """
-    found = []
+    weighted = []
     for weight, edit in zip(weights, edits, strict=True):
         effect = effects.get(edit)
-        found.append(weight**POWER * (effect.factor if effect else 1.0))
+        weighted.append(weight**POWER * (effect.factor if effect else 1.0))
     seen: set[tuple[object, ...]] = set()
-    for index in sorted(range(len(found)), key=lambda index: -found[index]):
+    for index in sorted(range(len(weighted)), key=lambda index: -weighted[index]):
         effect = effects.get(edits[index])
         if effect is None or effect.same_as is None:
             continue
         if effect.same_as in seen:
-            found[index] *= SAME_AGAIN
+            weighted[index] *= SAME_AGAIN
         seen.add(effect.same_as)
-    return found
+    return weighted

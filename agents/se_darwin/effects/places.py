@@ -75,8 +75,8 @@ class Places:
         for block in self._blocks:
             if not block.starts[0] <= start <= stop <= block.stops[-1]:
                 continue
-            last = sum(each < stop for each in block.starts)
-            after = sum(each <= start for each in block.stops)
+            last = sum(line < stop for line in block.starts)
+            after = sum(line <= start for line in block.stops)
             for first in range(after, max(-1, after - 2), -1):  # what is new may join an `if`
                 low, high = start, stop
                 if first < last:
@@ -114,7 +114,7 @@ class Places:
         if isinstance(only, ast.If) and not only.orelse and old and _texts(only.body) == texts:
             always: Snippet = {"kind": "test", "text": "True", "stores": []}
             return _trace(place, is_nested, always, _expression("test", only.test))
-        if any(isinstance(node, _LOOPS) for each in (*old, *now) for node in ast.walk(each)):
+        if any(isinstance(node, _LOOPS) for root in (*old, *now) for node in ast.walk(root)):
             return None  # to run a loop would be to run the candidate
         return _trace(place, is_nested, _statements(texts), _statements(new_texts))
 
@@ -151,7 +151,10 @@ def _blocks_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
 def _block(owner: ast.AST, role: str, lines: Sequence[str]) -> _Block:
     statements: list[ast.stmt] = getattr(owner, role)
     first_lines = (
-        [statement.lineno, *(other.lineno for other in getattr(statement, "decorator_list", []))]
+        [
+            statement.lineno,
+            *(decorator.lineno for decorator in getattr(statement, "decorator_list", [])),
+        ]
         for statement in statements
     )
     starts = [min(numbers) - 1 for numbers in first_lines]
@@ -175,10 +178,10 @@ def _parsed(lines: Sequence[str], block: _Block) -> list[ast.stmt] | None:
     if '"""' in text or "'''" in text:  # its lines may have any indentation
         return None
     try:
-        found = ast.parse(dedent(text)[2 * is_elif :]).body
+        statements = ast.parse(dedent(text)[2 * is_elif :]).body
     except SyntaxError:
         return None
-    return None if is_elif and len(found) > 1 else found  # after the `elif`, not in it
+    return None if is_elif and len(statements) > 1 else statements  # after the `elif`, not in it
 
 
 def _heads(old: ast.stmt, now: ast.stmt) -> tuple[Snippet, Snippet] | None:
@@ -215,7 +218,7 @@ def _statements(texts: Sequence[str]) -> Snippet:
 def _stores(nodes: Iterable[ast.AST]) -> list[str]:
     """Return the names that *nodes* set."""
     names: set[str] = set()
-    for node in (each for root in nodes for each in ast.walk(root)):
+    for node in (part for root in nodes for part in ast.walk(root)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             names.add(node.id)
         elif isinstance(node, ast.ExceptHandler | ast.FunctionDef | ast.ClassDef) and node.name:

@@ -116,9 +116,9 @@ def _variables(definition: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _calls(definition: ast.FunctionDef) -> tuple[str, ...]:
-    found = [
+    names = [
         node.func.id
         for node in ast.walk(definition)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))

@@ -56,15 +56,15 @@ def _comparison_wrong(place: Place) -> Iterator[Change]:
     """A nearby comparison, or the two sides the wrong way round."""
     node = place.node
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        for other in _NEAR[type(node.ops[0])]:
-            yield place.set_field("ops", [other()])
+        for operator in _NEAR[type(node.ops[0])]:
+            yield place.set_field("ops", [operator()])
 
 
 def _operator_wrong(place: Place) -> Iterator[Change]:
     """Another arithmetic operator."""
     if isinstance(place.node, ast.BinOp | ast.AugAssign):
-        for other in _OPERATORS.get(type(place.node.op), ()):
-            yield place.set_field("op", other())
+        for operator in _OPERATORS.get(type(place.node.op), ()):
+            yield place.set_field("op", operator())
 
 
 def _operands_swapped(place: Place) -> Iterator[Change]:
@@ -85,7 +85,7 @@ def _clause_dropped(place: Place) -> Iterator[Change]:
     if isinstance(node, ast.BoolOp):
         yield place.set_field("op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
         for lost in node.values:
-            kept = [each for each in node.values if each is not lost]
+            kept = [clause for clause in node.values if clause is not lost]
             yield place.replace(kept[0] if len(kept) == 1 else ast.BoolOp(node.op, kept))
 
 
@@ -124,12 +124,14 @@ def _call_wrong(place: Place) -> Iterator[Change]:
     if place.role != "func" or not isinstance(node, ast.Name | ast.Attribute):
         return
     field, name = ("id", node.id) if isinstance(node, ast.Name) else ("attr", node.attr)
-    related = [other for family in _RELATED_CALLS if name in family for other in family]
+    related = [
+        related_name for family in _RELATED_CALLS if name in family for related_name in family
+    ]
     if isinstance(node, ast.Name):
         related += place.calls
-    for other in dict.fromkeys(related):
-        if other != name:
-            yield place.set_field(field, other)
+    for related_name in dict.fromkeys(related):
+        if related_name != name:
+            yield place.set_field(field, related_name)
 
 
 def _argument_dropped(place: Place) -> Iterator[Change]:
@@ -168,9 +170,9 @@ def _number_wrong(place: Place) -> Iterator[Change]:
         yield place.set_field("value", not value)
     elif isinstance(value, int):
         wrong = (value + 1, value - 1, value + 2, value - 2, 0, 1, 2 * value, 10 * value)
-        for other in dict.fromkeys((*wrong, value // 10, -value)):
-            if other != value:
-                yield place.set_field("value", other)
+        for number in dict.fromkeys((*wrong, value // 10, -value)):
+            if number != value:
+                yield place.set_field("value", number)
     elif isinstance(value, float):
         for factor in (10.0, 0.1, 2.0, -1.0):
             yield place.set_field("value", value * factor)
@@ -183,9 +185,9 @@ def _string_wrong(place: Place) -> Iterator[Change]:
         return
     value = node.value
     if isinstance(value, str) and value:
-        for other in dict.fromkeys((value[:-1], value[1:], value.swapcase(), value + " ")):
-            if other != value:
-                yield place.set_field("value", other)
+        for text in dict.fromkeys((value[:-1], value[1:], value.swapcase(), value + " ")):
+            if text != value:
+                yield place.set_field("value", text)
 
 
 def _bound_dropped(place: Place) -> Iterator[Change]:
@@ -204,15 +206,15 @@ def _variable_wrong(place: Place) -> Iterator[Change]:
     node = place.node
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in place.names:
         at = place.names.index(node.id)
-        for other in (*place.names[max(0, at - 2) : at], *place.names[at + 1 : at + 3]):
-            yield place.set_field("id", other)
+        for name in (*place.names[max(0, at - 2) : at], *place.names[at + 1 : at + 3]):
+            yield place.set_field("id", name)
 
 
 def _result_wrong(place: Place) -> Iterator[Change]:
     """Return, append or assign a variable instead of an expression of it."""
     node = place.node
     if place.role in ("value", "args") and isinstance(node, ast.BinOp | ast.Call | ast.Tuple):
-        used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         for name in place.names:
             if name in used:
                 yield place.replace(ast.Name(name, ast.Load()))

@@ -46,8 +46,8 @@ class Place:
     @property
     def block(self) -> list[ast.stmt]:
         """Statements of the block that contains this one; empty for an expression."""
-        found = getattr(self.parent, self.role) if isinstance(self.node, ast.stmt) else []
-        return found if isinstance(found, list) else []
+        block = getattr(self.parent, self.role) if isinstance(self.node, ast.stmt) else []
+        return block if isinstance(block, list) else []
 
     def set_block(self, block: Sequence[ast.stmt]) -> Change:
         """Replace the block that contains this statement; an empty one becomes ``pass``."""

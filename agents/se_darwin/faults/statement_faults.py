@@ -14,7 +14,9 @@ _BLOCKS = ("body", "orelse", "finalbody")
 def _deleted(place: Place) -> Iterator[Change]:
     """Lose a simple statement."""
     if isinstance(place.node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return | ast.Raise):
-        yield place.set_block([each for each in place.block if each is not place.node])
+        yield place.set_block(
+            [statement for statement in place.block if statement is not place.node]
+        )
     if isinstance(place.node, ast.Break | ast.Continue):
         yield place.replace(ast.Pass())
 
@@ -63,7 +65,9 @@ def _dedented(place: Place) -> Iterator[Change]:
 def _guard_lost(place: Place) -> Iterator[Change]:
     """Lose an ``if`` without ``else`` and its body."""
     if isinstance(place.node, ast.If) and not place.node.orelse and place.index is not None:
-        yield place.set_block([each for each in place.block if each is not place.node])
+        yield place.set_block(
+            [statement for statement in place.block if statement is not place.node]
+        )
 
 
 def _branches_merged(place: Place) -> Iterator[Change]:
@@ -91,9 +95,9 @@ def _start_wrong(place: Place) -> Iterator[Change]:
     if not isinstance(node, ast.Assign) or not loops:
         return
     old = ast.unparse(node.value)
-    for other in ("0", "1", "-1", "None", "[]", "''"):
-        if other != old and (other not in ("None", "[]", "''") or not old.lstrip("-").isdigit()):
-            yield place.set_field("value", ast.parse(other, mode="eval").body)
+    for start in ("0", "1", "-1", "None", "[]", "''"):
+        if start != old and (start not in ("None", "[]", "''") or not old.lstrip("-").isdigit()):
+            yield place.set_field("value", ast.parse(start, mode="eval").body)
 
 
 def _assignment_wrong(place: Place) -> Iterator[Change]:
@@ -101,8 +105,8 @@ def _assignment_wrong(place: Place) -> Iterator[Change]:
     node = place.node
     if isinstance(node, ast.AugAssign):
         yield place.replace(ast.Assign(targets=[node.target], value=node.value, lineno=0))
-        other = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
-        yield place.set_field("op", other)
+        operator = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
+        yield place.set_field("op", operator)
 
 
 def _return_early(place: Place) -> Iterator[Change]:

@@ -156,8 +156,8 @@ def _usage(parent: ast.AST, role: str, node: ast.AST) -> str:
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
         return "called" if node is called else f"{name} {role}"
     if isinstance(parent, ast.Compare):
-        other = parent.left if node is not parent.left else parent.comparators[0]
-        return f"{type(parent.ops[0]).__name__} {_token(other)}"
+        opposite = parent.left if node is not parent.left else parent.comparators[0]
+        return f"{type(parent.ops[0]).__name__} {_token(opposite)}"
     if isinstance(parent, ast.BinOp):
         return f"{type(parent.op).__name__} {role}"
     return f"{type(parent).__name__} {role}"
@@ -165,8 +165,8 @@ def _usage(parent: ast.AST, role: str, node: ast.AST) -> str:
 
 def _similarity(first: str, second: str) -> float:
     """Return the Dice coefficient of the names' letter pairs, in [0, 1]."""
-    one, other = _pairs(first), _pairs(second)
-    return 2 * len(one & other) / max(1, len(one) + len(other))
+    first_pairs, second_pairs = _pairs(first), _pairs(second)
+    return 2 * len(first_pairs & second_pairs) / max(1, len(first_pairs) + len(second_pairs))
 
 
 def _pairs(name: str) -> set[str]:

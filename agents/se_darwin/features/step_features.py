@@ -143,8 +143,8 @@ class StepFeatures:
             kind = "several"
             columns = zip(*map(self._numbers, edits), strict=True)
             numbers = [sum(column) / len(edits) for column in columns]
-            found = (token for edit in edits for token in self._tokens(edit))
-            tokens = [step.operator, *dict.fromkeys(found)]
+            edit_tokens = (token for edit in edits for token in self._tokens(edit))
+            tokens = [step.operator, *dict.fromkeys(edit_tokens)]
         return {
             "operator": step.operator,
             "kind": kind,

@@ -74,10 +74,10 @@ class Variables:
 
         Names of functions, methods and operators stay.
         """
-        found = self._described.get(token)
-        if found is None:
-            found = self._described[token] = _TOKEN.sub(self._replace, token)[:_LONGEST]
-        return found
+        described = self._described.get(token)
+        if described is None:
+            described = self._described[token] = _TOKEN.sub(self._replace, token)[:_LONGEST]
+        return described
 
     def type_of(self, node: ast.AST) -> str:
         """Return the type of an expression, or ``?``."""
@@ -85,11 +85,11 @@ class Variables:
 
     def names_in(self, token: str) -> list[str]:
         """Return the variables that *token* contains, in order."""
-        found = self._names.get(token)
-        if found is None:
+        variables = self._names.get(token)
+        if variables is None:
             names = [name for name in _NAME.findall(token) if name in self.roles]
-            found = self._names[token] = list(dict.fromkeys(names))
-        return found
+            variables = self._names[token] = list(dict.fromkeys(names))
+        return variables
 
     def _replace(self, match: re.Match[str]) -> str:
         text = match[0]
@@ -142,8 +142,8 @@ def _assignment_facts(node: ast.AugAssign | ast.Assign) -> Iterator[tuple[str, s
         return
     for target in node.targets:
         yield from _if_name(target, "local", _type_of(node.value))
-        for each in target.elts if isinstance(target, ast.Tuple) else ():
-            yield from _if_name(each, "local", "?")
+        for element in target.elts if isinstance(target, ast.Tuple) else ():
+            yield from _if_name(element, "local", "?")
 
 
 def _called(node: ast.AST) -> str:

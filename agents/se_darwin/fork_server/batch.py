@@ -246,8 +246,8 @@ class Batch:
                 for low, high in pairwise([2, *sorted(keep), _MAX_DESCRIPTORS]):
                     os.closerange(low + 1, high)
                 # Its own domain: it cannot signal or trace other candidates.
-                own = enter_landlock([self._folder] if self._folder else [])
-                if self._folder and not own.startswith("on"):
+                landlock = enter_landlock([self._folder] if self._folder else [])
+                if self._folder and not landlock.startswith("on"):
                     return 0  # it would see the folders of others
                 limit_resources(
                     memory_bytes=self._base_bytes + self._request["memory_bytes"],
@@ -284,11 +284,11 @@ class Batch:
     def _take_results(self, child: _Child) -> None:
         """Take the results of candidates that have ended from what the process has written."""
         while child.indices:
-            found = 0 if child.output.startswith(_END) else child.output.find(b"\n" + _END) + 1
-            end = child.output.find(b"\n", found)
-            if end < 0 or not child.output.startswith(_END, found):
+            mark = 0 if child.output.startswith(_END) else child.output.find(b"\n" + _END) + 1
+            end = child.output.find(b"\n", mark)
+            if end < 0 or not child.output.startswith(_END, mark):
                 return
-            text, seconds = child.output[:found], float(child.output[found + len(_END) : end])
+            text, seconds = child.output[:mark], float(child.output[mark + len(_END) : end])
             index = child.indices.popleft()
             self._results[index] = ["exit", text.decode(errors="replace"), seconds]
             del child.output[: end + 1]

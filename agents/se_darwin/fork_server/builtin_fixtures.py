@@ -231,12 +231,12 @@ class WarningsRecorder:
         Raises:
             AssertionError: There is none.
         """
-        fitting = [each for each in self.list if issubclass(each.category, cls)]
+        fitting = [warning for warning in self.list if issubclass(warning.category, cls)]
         if not fitting:
             raise AssertionError(f"{cls.__name__} not found in warning list")
-        found = next((each for each in fitting if each.category is cls), fitting[0])
-        self.list.remove(found)
-        return found
+        first = next((warning for warning in fitting if warning.category is cls), fitting[0])
+        self.list.remove(first)
+        return first
 
     def clear(self) -> None:
         """Forget the warnings."""

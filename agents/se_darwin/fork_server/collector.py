@@ -68,7 +68,7 @@ class Collector:
     def __init__(self, module: ModuleType, fixtures: Fixtures) -> None:
         self._module, self._namespace, self._fixtures = module, vars(module), fixtures
         self._marks = _as_list(self._namespace.get("pytestmark", []))
-        self._found: dict[str, Fixtures] = {}  # by class
+        self._class_fixtures: dict[str, Fixtures] = {}  # by name of the class
         self._begun: dict[object, BaseException | None] = {}  # how setting them up ended
 
     def collect(self, name: str, lines: list[int], has_end_check: bool) -> Iterator[Test]:
@@ -86,8 +86,8 @@ class Collector:
             classes = self._classes_of(owner)
             test_class, fixtures = classes[-1], self._fixtures_of(owner)
             function = getattr(test_class, method)
-            for each in classes:
-                marks = [*marks, *_as_list(getattr(each, "pytestmark", []))]
+            for cls in classes:
+                marks = [*marks, *_as_list(getattr(cls, "pytestmark", []))]
         if inspect.isgeneratorfunction(function):
             raise UnsupportedTestError(
                 f"{name} contains `yield`, so calling it runs nothing; remove the `yield`"
@@ -103,10 +103,12 @@ class Collector:
         indirect = _indirect_names(marks)
         given = rows[0].keys() - indirect if rows else ()
         wanted = [arg for mark in marks if mark.name == "usefixtures" for arg in mark.args]
-        own = [] if is_unittest else required_names(function, skip_first=test_class is not None)
-        wanted += [each for each in own if each not in given and each != "request"]
+        required = (
+            [] if is_unittest else required_names(function, skip_first=test_class is not None)
+        )
+        wanted += [fixture for fixture in required if fixture not in given and fixture != "request"]
         names = fixtures.names_for(wanted, name)
-        choices = list(fixtures.choices([each for each in names if each not in indirect]))
+        choices = list(fixtures.choices([fixture for fixture in names if fixture not in indirect]))
         is_numbered = len(choices) > 1 or any(mark.name == "parametrize" for mark in marks)
         for number, (row, chosen) in enumerate(product(rows, choices)):
             yield Test(
@@ -121,22 +123,22 @@ class Collector:
                 made=names,
                 chosen=chosen,
                 indirect={key: value for key, value in row.items() if key in indirect},
-                taken=own,
+                taken=required,
             )
 
     def _classes_of(self, owner: str) -> list[type]:
         """The class *owner*, ``Class`` or ``Class.Inner``, after those in which it is."""
-        found: list[type] = []
+        classes: list[type] = []
         for name in owner.split("."):
-            found.append(getattr(found[-1], name) if found else self._namespace[name])
-        return found
+            classes.append(getattr(classes[-1], name) if classes else self._namespace[name])
+        return classes
 
     def _fixtures_of(self, owner: str) -> Fixtures:
-        if owner not in self._found:
+        if owner not in self._class_fixtures:
             outer = owner.rpartition(".")[0]
             fixtures = self._fixtures_of(outer) if outer else self._fixtures
-            self._found[owner] = fixtures.of_class(self._classes_of(owner)[-1])
-        return self._found[owner]
+            self._class_fixtures[owner] = fixtures.of_class(self._classes_of(owner)[-1])
+        return self._class_fixtures[owner]
 
     def _parameters(self, marks: list[Any]) -> Iterator[dict[str, object]]:
         rows: list[list[dict[str, object]]] = []
@@ -167,8 +169,8 @@ class Collector:
             else:
                 self._once(test_class, getattr(test_class, "setup_class", None))
                 instance = test_class()
-                call, own = getattr(instance, test.method), partial(getattr, instance)
-                hooks = own("setup_method", None), own("teardown_method", None)
+                call, method = getattr(instance, test.method), partial(getattr, instance)
+                hooks = method("setup_method", None), method("teardown_method", None)
             set_up, tear_down = hooks
             _call_hook(set_up, call)
             stack.callback(_call_hook, tear_down, call)
@@ -234,11 +236,11 @@ def _arguments(mark: Any) -> dict[str, Any]:  # noqa: ANN401 - pytest's own
 
 def _indirect_names(marks: list[Any]) -> set[str]:
     """Names of the fixtures to which the test gives parameters."""
-    found: set[str] = set()
+    names: set[str] = set()
     for mark in marks:
         if mark.name == "parametrize" and (indirect := _arguments(mark).get("indirect")):
-            found |= set(_names(_arguments(mark)["argnames"]) if indirect is True else indirect)
-    return found
+            names |= set(_names(_arguments(mark)["argnames"]) if indirect is True else indirect)
+    return names
 
 
 def _names(names: Any) -> list[str]:  # noqa: ANN401 - pytest's own

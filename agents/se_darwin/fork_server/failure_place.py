@@ -19,7 +19,7 @@ def failure_place(error: BaseException, sources: Mapping[str, str]) -> str:
         sources: Sources of the tests' modules by file name.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    names = [each.f_code.co_name for each in frames if each.f_code.co_filename in sources]
+    names = [frame.f_code.co_name for frame in frames if frame.f_code.co_filename in sources]
     if not names:
         return ""
     message = ""

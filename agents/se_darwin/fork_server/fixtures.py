@@ -67,12 +67,12 @@ class _Made:
 
     def __init__(
         self,
-        found: Mapping[str, _Fixture],
+        fixtures: Mapping[str, _Fixture],
         kept: dict[tuple[object, ...], object],
         teardown: ExitStack,
         test: RunningTest,
     ) -> None:
-        self._found, self._kept, self._teardown, self._test = found, kept, teardown, test
+        self._fixtures, self._kept, self._teardown, self._test = fixtures, kept, teardown, test
         self._values: dict[_Fixture, object] = {}
         self._keys: dict[_Fixture, tuple[object, ...]] = {}  # equal keys, the same value
 
@@ -82,16 +82,16 @@ class _Made:
         Raises:
             NotOfferedError: There is none.
         """
-        if name not in self._found:
+        if name not in self._fixtures:
             raise NotOfferedError(f"the fixture {name}")
-        return self._value_of(self._found[name])
+        return self._value_of(self._fixtures[name])
 
     def _value_of(self, fixture: _Fixture) -> object:
         if fixture in self._values:
             return self._values[fixture]
         needed = {need: self._need(fixture, need) for need in fixture.needs if need != _REQUEST}
-        given = {name: self._value_of(each) for name, each in needed.items()}
-        below = [self._keys[each] for each in needed.values()]
+        given = {name: self._value_of(dependency) for name, dependency in needed.items()}
+        below = [self._keys[dependency] for dependency in needed.values()]
         key = self._keys[fixture] = (fixture.function, self._param(fixture), *below)
         if fixture.is_kept and key in self._kept:
             self._values[fixture] = self._kept[key]
@@ -112,9 +112,9 @@ class _Made:
     def _need(self, fixture: _Fixture, need: str) -> _Fixture:
         if need == fixture.name and fixture.replaced is not None:
             return fixture.replaced
-        if need not in self._found:
+        if need not in self._fixtures:
             raise NotOfferedError(f"the fixture {need}")
-        return self._found[need]
+        return self._fixtures[need]
 
     def _param(self, fixture: _Fixture) -> object:
         """What tells the fixture's parameter from others."""
@@ -165,7 +165,7 @@ class Fixtures:
     """
 
     def __init__(self, namespaces: Sequence[Mapping[str, object]]) -> None:
-        self._found = {
+        self._fixtures = {
             name: _builtin(name, function) for name, function in builtin_fixtures().items()
         }
         self._kept: dict[tuple[object, ...], object] = {}
@@ -176,7 +176,7 @@ class Fixtures:
     def of_class(self, test_class: type) -> Fixtures:
         """These fixtures, and those that *test_class* defines; what is kept is shared."""
         inner = Fixtures([])
-        inner._found, inner._kept = dict(self._found), self._kept
+        inner._fixtures, inner._kept = dict(self._fixtures), self._kept
         for kind in reversed(test_class.__mro__):
             inner._add(vars(kind), in_class=True)
         return inner
@@ -193,21 +193,21 @@ class Fixtures:
                 of pytest's that the sandbox has.
         """
         ordered: dict[str, None] = {}
-        automatic = [each.name for each in self._found.values() if each.autouse]
+        automatic = [fixture.name for fixture in self._fixtures.values() if fixture.autouse]
         for name in [*automatic, *wanted]:
             self._order(name, ordered, (), test)
         return list(ordered)
 
     def choices(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
         """Every combination of the parameters of the fixtures *names*, as positions."""
-        varied = [name for name in names if self._found[name].params is not None]
-        counts = [range(len(self._found[name].params or ())) for name in varied]
+        varied = [name for name in names if self._fixtures[name].params is not None]
+        counts = [range(len(self._fixtures[name].params or ())) for name in varied]
         for chosen in product(*counts):
             yield dict(zip(varied, chosen, strict=True))
 
     def make(self, test: RunningTest) -> _Made:
         """Make the fixtures of a test, each after those that it needs."""
-        made = _Made(self._found, self._kept, self._teardown, test)
+        made = _Made(self._fixtures, self._kept, self._teardown, test)
         for name in test.fixtures:
             made.value(name)
         return made
@@ -217,14 +217,14 @@ class Fixtures:
     ) -> None:
         if name in ordered:
             return
-        if name not in self._found or name in within:
+        if name not in self._fixtures or name in within:
             known = ", ".join(builtin_fixtures())
             reason = REFUSED.get(name) or (
                 f"only {known} and fixtures that the tests' own file, class or conftest.py defines "
                 "can be used; create the value in the test"
             )
             raise UnsupportedTestError(f"{test} needs {name}: {reason}")
-        fixture: _Fixture | None = self._found[name]
+        fixture: _Fixture | None = self._fixtures[name]
         while fixture is not None:
             for need in fixture.needs:
                 if need != _REQUEST and (need != name or fixture.replaced is None):
@@ -241,14 +241,14 @@ class Fixtures:
                 continue
             name = getattr(marker, "name", None) or key
             params = getattr(marker, "params", None)
-            self._found[name] = _Fixture(
+            self._fixtures[name] = _Fixture(
                 name=name,
                 function=_wrapped(value),
                 params=None if params is None else tuple(map(_parameter, params)),
                 autouse=bool(getattr(marker, "autouse", False)),
                 is_kept=getattr(marker, "scope", "function") != "function",
                 in_class=in_class,
-                replaced=self._found.get(name),
+                replaced=self._fixtures.get(name),
             )
 
 

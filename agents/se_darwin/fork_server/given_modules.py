@@ -101,8 +101,8 @@ def import_program(name: str, source: str, file: str, own_modules: Mapping[str, 
     They replace modules of the same names that this process has imported.
     """
     sources = {**own_modules, name: source}
-    for each in module_names(sources):
-        parts = each.split(".")
+    for module in module_names(sources):
+        parts = module.split(".")
         for count in range(1, len(parts) + 1):
             sys.modules.pop(".".join(parts[:count]), None)
     sys.meta_path.insert(0, GivenModules(sources, {name: file}))

@@ -22,7 +22,7 @@ def refusals() -> Iterator[dict[str, str]]:
     Yields:
         The name of the file that was asked for, by description; empty for anything else.
     """
-    found: dict[str, str] = {}
+    refused: dict[str, str] = {}
 
     def trace(frame: FrameType, event: str, value: Any) -> Any:  # noqa: ANN401 - settrace's own
         name = frame.f_code.co_filename
@@ -33,11 +33,11 @@ def refusals() -> Iterator[dict[str, str]]:
             error = value[1]
             why = refusal(error) if isinstance(error, OSError | RuntimeError) else ""
             if why and not is_usually_handled(why):
-                found.setdefault(why, refused_file(error))
+                refused.setdefault(why, refused_file(error))
         return trace
 
     sys.settrace(trace)
     try:
-        yield found
+        yield refused
     finally:
         sys.settrace(None)

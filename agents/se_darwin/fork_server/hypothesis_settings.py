@@ -16,16 +16,16 @@ def limit_examples(test: Any) -> None:  # noqa: ANN401 - a function with attribu
     """
     hypothesis: Any = sys.modules.get("hypothesis")
     test = getattr(test, "__func__", test)  # of a class method; nothing can be set on that itself
-    own = getattr(test, "_hypothesis_internal_use_settings", None)
-    if hypothesis is None or own is None:
+    settings = getattr(test, "_hypothesis_internal_use_settings", None)
+    if hypothesis is None or settings is None:
         return
     unneeded = (hypothesis.Phase.shrink, hypothesis.Phase.explain)
     test._hypothesis_internal_use_settings = hypothesis.settings(
-        own,
-        max_examples=min(own.max_examples, MOST_EXAMPLES),
+        settings,
+        max_examples=min(settings.max_examples, MOST_EXAMPLES),
         derandomize=True,
         database=None,
         deadline=None,
-        phases=[phase for phase in own.phases if phase not in unneeded],
-        suppress_health_check={*own.suppress_health_check, hypothesis.HealthCheck.too_slow},
+        phases=[phase for phase in settings.phases if phase not in unneeded],
+        suppress_health_check={*settings.suppress_health_check, hypothesis.HealthCheck.too_slow},
     )

@@ -65,22 +65,22 @@ class LogCaptureFixture:
 
     def set_level(self, level: int | str, logger: str | None = None) -> None:
         """Set the level of a logger, by default the root, until the test ends."""
-        found = logging.getLogger(logger)
-        self._levels.setdefault(found, found.level)
-        found.setLevel(level)
+        target = logging.getLogger(logger)
+        self._levels.setdefault(target, target.level)
+        target.setLevel(level)
         self.handler.setLevel(level)
 
     @contextmanager
     def at_level(self, level: int | str, logger: str | None = None) -> Iterator[None]:
         """Set the level of a logger in the block."""
-        found = logging.getLogger(logger)
-        before = found.level, self.handler.level
-        found.setLevel(level)
+        target = logging.getLogger(logger)
+        before = target.level, self.handler.level
+        target.setLevel(level)
         self.handler.setLevel(level)
         try:
             yield
         finally:
-            found.setLevel(before[0])
+            target.setLevel(before[0])
             self.handler.setLevel(before[1])
 
     @contextmanager

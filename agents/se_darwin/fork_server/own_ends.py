@@ -114,21 +114,25 @@ def _statement_that_always_runs(source: str, first_line: int, line: int) -> ast.
 
     None if that is not certain. *first_line* is that of the function, or of its first decorator.
     """
-    functions = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.FunctionDef)]
-    found = [
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    definitions = [
         function
         for function in functions
         if min([function.lineno, *(name.lineno for name in function.decorator_list)]) == first_line
     ]
-    if not found:
+    if not definitions:
         return None  # a lambda or a class
-    body = found[0].body
-    there = [each for each in body if each.lineno <= line <= (each.end_lineno or line)]
+    body = definitions[0].body
+    there = [
+        statement
+        for statement in body
+        if statement.lineno <= line <= (statement.end_lineno or line)
+    ]
     if len(there) != 1 or not isinstance(there[0], _SIMPLE):
         return None
     [statement] = there
     before = body[: body.index(statement)]
-    if any(_may_leave(node) for each in before for node in ast.walk(each)):
+    if any(_may_leave(node) for statement in before for node in ast.walk(statement)):
         return None
     return None if any(map(_may_skip, ast.walk(statement))) else statement
 
@@ -140,8 +144,10 @@ def _may_skip(node: ast.AST) -> bool:
 
 def _calls(statement: ast.stmt, name: str) -> bool:
     """Whether *statement* calls a function of that *name*."""
-    called = (each.func for each in ast.walk(statement) if isinstance(each, ast.Call))
-    return any(getattr(each, "attr", getattr(each, "id", "")) == name for each in called)
+    called = (node.func for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(
+        getattr(function, "attr", getattr(function, "id", "")) == name for function in called
+    )
 
 
 def _may_leave(node: ast.AST) -> bool:

@@ -20,8 +20,8 @@ def find_function(module: ModuleType, name: str) -> Callable[..., Any]:
         LookupError, AttributeError: There is none.
     """
     owner, attribute = _owner(module, name)
-    found = inspect.getattr_static(owner, attribute)
-    function: Callable[..., Any] = _plain(found)
+    member = inspect.getattr_static(owner, attribute)
+    function: Callable[..., Any] = _plain(member)
     return function
 
 
@@ -38,33 +38,33 @@ def replace_function(
         UnsupportedFunctionError: It is something else than a function, method or property.
     """
     owner, attribute = _owner(module, name)
-    found = inspect.getattr_static(owner, attribute)
+    member = inspect.getattr_static(owner, attribute)
     replacement: object = proxy
-    if isinstance(found, staticmethod | classmethod):
-        replacement = type(found)(proxy)
-    elif isinstance(found, property):
-        replacement = property(proxy, found.fset, found.fdel)
-    elif isinstance(owner, type) and not isinstance(found, FunctionType):
+    if isinstance(member, staticmethod | classmethod):
+        replacement = type(member)(proxy)
+    elif isinstance(member, property):
+        replacement = property(proxy, member.fset, member.fdel)
+    elif isinstance(owner, type) and not isinstance(member, FunctionType):
         raise UnsupportedFunctionError(
-            f"{name} is a {type(found).__name__}, not a plain method: move what it computes into a "
-            "function that it calls"
+            f"{name} is a {type(member).__name__}, not a plain method: move what it computes into "
+            "a function that it calls"
         )
-    if vars(owner).get(attribute) is not found:
+    if vars(owner).get(attribute) is not member:
         raise UnsupportedFunctionError(f"{name} is inherited: name it with the class that has it")
-    for each in (owner, *others):
-        for place in [other for other, value in vars(each).items() if value is found]:
-            setattr(each, place, replacement)
-    for each in (module, *others):
-        for table in list(vars(each).values()):
-            _replace_items(table, found, replacement)
+    for holder in (owner, *others):
+        for place in [key for key, value in vars(holder).items() if value is member]:
+            setattr(holder, place, replacement)
+    for holder in (module, *others):
+        for table in list(vars(holder).values()):
+            _replace_items(table, member, replacement)
 
 
-def _replace_items(table: object, found: object, replacement: object) -> None:
+def _replace_items(table: object, member: object, replacement: object) -> None:
     if type(table) is dict:
-        for key in [key for key, value in table.items() if value is found]:
+        for key in [key for key, value in table.items() if value is member]:
             table[key] = replacement
     elif type(table) is list:
-        table[:] = [replacement if value is found else value for value in table]
+        table[:] = [replacement if value is member else value for value in table]
 
 
 def _owner(module: ModuleType, name: str) -> tuple[Any, str]:
@@ -72,7 +72,7 @@ def _owner(module: ModuleType, name: str) -> tuple[Any, str]:
     return reduce(getattr, classes, module), attribute
 
 
-def _plain(found: Any) -> Any:  # noqa: ANN401 - any attribute of a class
-    if isinstance(found, staticmethod | classmethod):
-        return found.__func__
-    return found.fget if isinstance(found, property) else found
+def _plain(member: Any) -> Any:  # noqa: ANN401 - any attribute of a class
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
+    return member.fget if isinstance(member, property) else member

@@ -77,11 +77,11 @@ def empty_folder(folder: str) -> None:
     Raises:
         OSError: A candidate has made a folder that nobody may read.
     """
-    for each in list(Path(folder).iterdir()):
-        if each.is_dir() and not each.is_symlink():
-            shutil.rmtree(each)
+    for entry in list(Path(folder).iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
         else:
-            each.unlink()
+            entry.unlink()
 
 
 def make_folder_for(name: str) -> Path:

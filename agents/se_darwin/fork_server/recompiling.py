@@ -100,11 +100,11 @@ class _Module:
         try:
             if self._functions is None:
                 self._functions = list(_functions(ast.parse(self._source).body))
-            found = self._with_changes(source.split("\n"))
+            code = self._with_changes(source.split("\n"))
         except (SyntaxError, ValueError, RecursionError):  # to compile all of it tells why
             return None
-        self.is_used = self.is_used or found is not None
-        return found
+        self.is_used = self.is_used or code is not None
+        return code
 
     def _with_changes(self, new: Sequence[str]) -> CodeType | None:
         old, longer = self._lines, len(new) - len(self._lines)
@@ -117,8 +117,8 @@ class _Module:
                 if len(old) - function.stop + function.start < LEAST_SAVED:
                     return None
                 if function not in self._alone:
-                    own = old[function.start : function.stop]
-                    self._alone[function] = self._compile_alone(function, own)
+                    old_lines = old[function.start : function.stop]
+                    self._alone[function] = self._compile_alone(function, old_lines)
                 now = self._compile_alone(function, new[function.start : function.stop + longer])
                 return _combined(self.code, self._alone[function], now, function.path)
         return None
@@ -141,12 +141,12 @@ def _functions(
     """Yield the functions in *block*, of a module or of a class with that *path*."""
     for node in block:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            own = (*path, (node.name, first))
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            node_path = (*path, (node.name, first))
             if isinstance(node, ast.ClassDef):
-                yield from _functions(node.body, own)
+                yield from _functions(node.body, node_path)
             else:
-                yield _Function(own, first - 1, node.end_lineno or node.lineno)
+                yield _Function(node_path, first - 1, node.end_lineno or node.lineno)
 
 
 def _combined(
@@ -175,13 +175,13 @@ def _combined(
 
 def _find(code: CodeType, name: str, line: int | None = None) -> tuple[int, CodeType] | None:
     """Return the only code of that *name* in *code*, at that *line* if given, and its position."""
-    found = [
-        (position, each)
-        for position, each in enumerate(code.co_consts)
-        if isinstance(each, CodeType) and each.co_name == name
-        if line in (None, each.co_firstlineno)
+    matches = [
+        (position, constant)
+        for position, constant in enumerate(code.co_consts)
+        if isinstance(constant, CodeType) and constant.co_name == name
+        if line in (None, constant.co_firstlineno)
     ]
-    return found[0] if len(found) == 1 else None
+    return matches[0] if len(matches) == 1 else None
 
 
 def _outside(code: CodeType, position: int) -> list[object]:

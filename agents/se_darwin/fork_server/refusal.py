@@ -28,7 +28,7 @@ def refusal(error: BaseException, *, is_own: bool = False) -> str:
 
     *is_own*: Whether the function under repair raised it.
     """
-    described = (_describe(each, is_own=is_own) for each in _chain(error))
+    described = (_describe(cause, is_own=is_own) for cause in _chain(error))
     return next(filter(None, described), "")
 
 
@@ -42,9 +42,9 @@ def is_usually_handled(why: str) -> bool:
 
 def refused_file(error: BaseException) -> str:
     """Name of the file that the sandbox refused where *error* was raised; empty for others."""
-    for each in _chain(error):
-        if _describe(each, is_own=False):
-            name = getattr(each, "filename", None)
+    for cause in _chain(error):
+        if _describe(cause, is_own=False):
+            name = getattr(cause, "filename", None)
             return os.fsdecode(name) if isinstance(name, str | bytes | PurePath) else ""
     return ""
 
@@ -83,8 +83,8 @@ def _describe_call(error: OSError) -> str:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield *error*, and the errors which led to it."""
     seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or each.__context__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -171,10 +171,10 @@ class SuiteRunner:
 
     def __init__(self, suite: SuiteRequest, candidate: FunctionProxy | InProcessCandidate) -> None:
         self._candidate = candidate
-        for other, name in suite["aliases"].items():
-            _register(other, importlib.import_module(name))
+        for alias, name in suite["aliases"].items():
+            _register(alias, importlib.import_module(name))
         self._checks: list[Check] = []
-        self._sources = {file_name(name): each for name, each in suite["helpers"].items()}
+        self._sources = {file_name(name): source for name, source in suite["helpers"].items()}
         self._sources[_test_file(_TESTS_NAME)] = suite["tests"]
         self.left_out: list[str] = []
         known = {CHECK_NAME: self._check}  # in helpers, too: test classes may inherit their tests

@@ -14,19 +14,19 @@ def keep_time_zones() -> None:
     import zoneinfo
     from zoneinfo import _common, _tzpath  # where it finds files
 
-    found: dict[str, bytes] = {}
+    zones: dict[str, bytes] = {}
     for key in zoneinfo.available_timezones():
         path = _tzpath.find_tzfile(key)
         if path is not None:
-            found[key] = Path(path).read_bytes()
+            zones[key] = Path(path).read_bytes()
         else:  # of the package tzdata
             with _common.load_tzdata(key) as file:
-                found[key] = file.read()
+                zones[key] = file.read()
 
     def load_tzdata(key: str) -> io.BytesIO:
-        if key not in found:
+        if key not in zones:
             raise zoneinfo.ZoneInfoNotFoundError(f"No time zone found with key {key}")
-        return io.BytesIO(found[key])
+        return io.BytesIO(zones[key])
 
     zoneinfo.reset_tzpath(to=())
     vars(_common).update(load_tzdata=load_tzdata)

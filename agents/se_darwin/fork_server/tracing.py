@@ -147,27 +147,27 @@ def _by_place(
 
     Of a place: its visits, and the failing checks with visits that were not kept.
     """
-    found: dict[int, _Reached] = {}
+    reached: dict[int, _Reached] = {}
     incomplete: defaultdict[int, set[int]] = defaultdict(set)
     counts = [0, 0]
-    for check, (passes, own) in enumerate(zip(passed, numbers, strict=False)):
-        if not own or counts[passes] >= MAX_CHECKS:
+    for check, (passes, visit_numbers) in enumerate(zip(passed, numbers, strict=False)):
+        if not visit_numbers or counts[passes] >= MAX_CHECKS:
             continue
         counts[passes] += 1
         taken: Counter[int] = Counter()
-        for number in own:
+        for number in visit_numbers:
             if number > 0:
                 visit = visits.all[number - 1]
                 taken[visit.place] += 1
                 if passes and taken[visit.place] > _MOST_OF_PASSING:
                     continue
-                each = found.setdefault(number, _Reached(visit, set(), set()))
-                (each.passing if passes else each.failing).add(check)
+                entry = reached.setdefault(number, _Reached(visit, set(), set()))
+                (entry.passing if passes else entry.failing).add(check)
             elif not passes:
                 incomplete[-1 - number].add(check)
     by_place: defaultdict[int, list[_Reached]] = defaultdict(list)
-    for each in found.values():
-        by_place[each.visit.place].append(each)
+    for entry in reached.values():
+        by_place[entry.visit.place].append(entry)
     return by_place, incomplete, (counts[0], counts[1])
 
 
@@ -222,33 +222,33 @@ class _Evaluator:
         digest = hashlib.blake2b(digest_size=6)
         changed, raised = (set[int](), set[int]()), (set[int](), set[int]())
         unknown_checks, is_unknown = set(incomplete), bool(incomplete)
-        for number, each in enumerate(reached):
+        for number, entry in enumerate(reached):
             before = after = None
-            if not used & each.visit.missing:
+            if not used & entry.visit.missing:
                 key = trace["place"], number, old["text"], old["kind"], both
                 if key not in self._before:
-                    self._before[key] = self._state(old_code, each.visit, names)
-                before, after = self._before[key], self._state(new_code, each.visit, names)
+                    self._before[key] = self._state(old_code, entry.visit, names)
+                before, after = self._before[key], self._state(new_code, entry.visit, names)
             unknown = before is None or after is None
             if trace["nested"] and after is not None and after[:2] == ("raise", "NameError"):
                 unknown = True
             if unknown or before is None or after is None:
-                unknown_checks |= each.failing
+                unknown_checks |= entry.failing
                 is_unknown = True
                 digest.update(b"?")
             elif before == after:
                 digest.update(b"-")
             else:
                 digest.update(repr(after).encode())
-                for index, checks in enumerate((each.failing, each.passing)):
+                for index, checks in enumerate((entry.failing, entry.passing)):
                     changed[index].update(checks)
                     if after[0] == "raise" != before[0]:
                         raised[index].update(checks)
         if unknown_checks and not changed[0]:
             return ["unknown"]
         changed[0].update(unknown_checks)
-        failing = unknown_checks.union(*(each.failing for each in reached))
-        counts = [len(each) for each in (failing, *changed, *raised)]
+        failing = unknown_checks.union(*(entry.failing for entry in reached))
+        counts = [len(checks) for checks in (failing, *changed, *raised)]
         return ["effect", *counts, "" if is_unknown else digest.hexdigest()]
 
     def _compiled(self, snippet: Snippet) -> CodeType:

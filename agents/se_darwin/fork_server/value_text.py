@@ -34,14 +34,14 @@ def value_text(value: object, depth: int = 0) -> str:
     if isinstance(value, MethodType):
         return f"{value.__name__} of {value_text(value.__self__, deeper)}"
     if isinstance(value, list | tuple):
-        return f"{kind}[{', '.join(value_text(each, deeper) for each in value)}]"
+        return f"{kind}[{', '.join(value_text(item, deeper) for item in value)}]"
     if isinstance(value, set | frozenset):
-        return f"{kind}{{{', '.join(sorted(value_text(each, deeper) for each in value))}}}"
+        return f"{kind}{{{', '.join(sorted(value_text(item, deeper) for item in value))}}}"
     table = value if isinstance(value, dict) else fields_of(value)
     if not table and not isinstance(value, dict):
         raise ValueError(f"a {kind} has no fields, so it may be anything")
     pairs = [
-        f"{value_text(key, deeper)}: {value_text(each, deeper)}" for key, each in table.items()
+        f"{value_text(key, deeper)}: {value_text(item, deeper)}" for key, item in table.items()
     ]
     return f"{kind}({', '.join(sorted(pairs))})"
 

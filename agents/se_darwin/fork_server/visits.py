@@ -51,8 +51,8 @@ class Visit:
 
     def variables(self) -> dict[str, Any]:
         """Return new objects in each call."""
-        found: dict[str, Any] = _Reader(io.BytesIO(self.data), self.shared).load()
-        return found
+        variables: dict[str, Any] = _Reader(io.BytesIO(self.data), self.shared).load()
+        return variables
 
 
 class Visits(InProcessCandidate):
@@ -103,7 +103,7 @@ class Visits(InProcessCandidate):
         if not self.namespace:
             self.namespace = frame.f_globals
             values = list(self.namespace.values())
-            self._globals = {id(each): each for each in values if not isinstance(each, _PLAIN)}
+            self._globals = {id(value): value for value in values if not isinstance(value, _PLAIN)}
         self._of_check.add(self._keep(place, dict(frame.f_locals)))
         return False
 

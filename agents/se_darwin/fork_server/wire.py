@@ -231,10 +231,10 @@ class Wire:
         if tag == "object":
             return self._known[value]
         if tag == "global":
-            found = self._program.find(value)
-            if not compares_by_identity(found):
+            global_value = self._program.find(value)
+            if not compares_by_identity(global_value):
                 raise LookupError(f"{value} is not sent by name")
-            return found
+            return global_value
         return _FROM_TEXT[tag](value)
 
     def _shell(self, tag: str, extra: Any) -> object | None:  # noqa: ANN401 - from JSON

@@ -89,11 +89,12 @@ def main(
     for transition in collect(seed, candidates, jobs):
         transitions.append(transition)
         if len(transitions) % _REPORT_EVERY == 0 or len(transitions) == candidates:
-            repaired = sum(each.terminated for each in transitions)
+            repaired = sum(transition.terminated for transition in transitions)
+            functions = len({transition.group for transition in transitions})
             seconds = time.monotonic() - started
             typer.echo(
                 f"{len(transitions)} of {candidates} candidates, {repaired} repairs of "
-                f"{len({each.group for each in transitions})} functions, {seconds:.0f} s"
+                f"{functions} functions, {seconds:.0f} s"
             )
     typer.echo("training the twin, then the prior")
     train(folder, transitions, seed)
@@ -265,10 +266,10 @@ def _commit() -> str:
     """Commit of the checkout that contains this file; empty outside of one."""
     command = ["git", "-C", str(PRIOR_FOLDER), "rev-parse", "HEAD"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return ""
-    return found.stdout.strip()
+    return completed.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -19,14 +19,14 @@ def names_that_reach(goal: str, modules: Iterable[ast.Module]) -> set[str]:
     for module in modules:
         for statement in module.body:
             for name, referenced in _definitions(statement):
-                for each in referenced:
-                    users.setdefault(each, set()).add(name)
-    found, pending = {goal}, [goal]
+                for used in referenced:
+                    users.setdefault(used, set()).add(name)
+    reaching, pending = {goal}, [goal]
     while pending:
-        new = users.get(pending.pop(), set()) - found
-        found |= new
+        new = users.get(pending.pop(), set()) - reaching
+        reaching |= new
         pending += new
-    return found
+    return reaching
 
 
 def refers_to(code: ast.AST, names: Set[str]) -> bool:
@@ -36,15 +36,15 @@ def refers_to(code: ast.AST, names: Set[str]) -> bool:
 
 def _referenced(code: ast.AST) -> set[str]:
     """Names that *code* reads, and those of its parameters."""
-    found = set()
+    names = set()
     for node in ast.walk(code):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
+            names.add(node.attr)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
-    return found
+            names.add(node.arg)
+    return names
 
 
 def _definitions(statement: ast.stmt) -> Iterator[tuple[str, set[str]]]:

@@ -91,7 +91,7 @@ class Execution:
         """Number of the test in which the process ended before its time; None if in none."""
         if self.end == "timeout" or self.outputs[-1:] != (None,):
             return None
-        return max((n for n, each in enumerate(self.outputs, 1) if each is not None), default=0)
+        return max((n for n, output in enumerate(self.outputs, 1) if output is not None), default=0)
 
     @classmethod
     def parse(cls, text: str, tests: int, *, end: End, cpu_seconds: float) -> Execution:

@@ -59,8 +59,10 @@ class _Scope:
 
     def inner(self, name: str, lineage: Sequence[ast.ClassDef]) -> _Scope:
         """Scope of the class *name*, which inherits from the others of its *lineage*."""
-        set_up = [each for node in lineage for each in node.body if not _is_test(each)]
-        marks = [each for node in lineage for each in (*node.decorator_list, *_pytestmark(node))]
+        set_up = [
+            statement for node in lineage for statement in node.body if not _is_test(statement)
+        ]
+        marks = [mark for node in lineage for mark in (*node.decorator_list, *_pytestmark(node))]
         return _Scope(
             prefix=f"{self.prefix}{name}.",
             set_up=[*self.set_up, *set_up],
@@ -85,7 +87,7 @@ def find_tests(tree: ast.Module, helpers: Iterable[ast.Module] = ()) -> dict[str
     Raises:
         PytestSuiteError: There are none.
     """
-    known = [node for each in (*helpers, tree) for node in each.body]
+    known = [node for root in (*helpers, tree) for node in root.body]
     classes = {node.name: node for node in known if isinstance(node, ast.ClassDef)}
     variables = assigned(known)
     module = _Scope(
@@ -94,15 +96,15 @@ def find_tests(tree: ast.Module, helpers: Iterable[ast.Module] = ()) -> dict[str
         names=frozenset(mark_names(_pytestmark(tree), variables)),
         variables=variables,
     )
-    found = {
+    tests = {
         f"{scope.prefix}{node.name}": scope.test(node)
         for scope, node in _tests_below(tree.body, module, classes)
     }
-    if not found:
+    if not tests:
         raise PytestSuiteError(
             "the tests contain no function `def test_...():`; write one with plain asserts"
         )
-    return found
+    return tests
 
 
 def is_automatic(node: ast.stmt) -> bool:
@@ -110,7 +112,9 @@ def is_automatic(node: ast.stmt) -> bool:
     if not isinstance(node, ast.FunctionDef):
         return False
     hooks = ("setup_module", "setUpModule", "setup_function")
-    return node.name in hooks or any("autouse" in ast.unparse(each) for each in node.decorator_list)
+    return node.name in hooks or any(
+        "autouse" in ast.unparse(decorator) for decorator in node.decorator_list
+    )
 
 
 def is_assert(node: ast.stmt) -> bool:
@@ -132,11 +136,11 @@ def _tests_below(
     for node in body:
         if isinstance(node, ast.ClassDef) and _is_test_class(lineage := _lineage(node, classes)):
             members: dict[str, ast.stmt] = {}  # a class replaces what its bases define
-            for each in reversed(lineage):
-                members |= {test.name: test for test in each.body if _is_test(test)}
-            inner = [each for each in node.body if isinstance(each, ast.ClassDef)]
-            found = [*members.values(), *inner]
-            yield from _tests_below(found, scope.inner(node.name, lineage), classes)
+            for ancestor in reversed(lineage):
+                members |= {test.name: test for test in ancestor.body if _is_test(test)}
+            inner = [statement for statement in node.body if isinstance(statement, ast.ClassDef)]
+            statements = [*members.values(), *inner]
+            yield from _tests_below(statements, scope.inner(node.name, lineage), classes)
         elif _is_test(node):
             yield scope, node
 
@@ -149,18 +153,18 @@ def _pytestmark(node: ast.Module | ast.ClassDef) -> list[ast.expr]:
 
 def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
     """The class *node*, and those of *classes* from which it inherits, each after its heirs."""
-    found, pending = list[ast.ClassDef](), [node]
+    lineage, pending = list[ast.ClassDef](), [node]
     while pending:
-        each = pending.pop(0)
-        if each not in found:
-            found.append(each)
-            names = (_last_name(base) for base in each.bases)
+        ancestor = pending.pop(0)
+        if ancestor not in lineage:
+            lineage.append(ancestor)
+            names = (_last_name(base) for base in ancestor.bases)
             pending += [classes[name] for name in names if name in classes]
-    return found
+    return lineage
 
 
 def _is_test_class(lineage: Sequence[ast.ClassDef]) -> bool:
-    bases = [_last_name(base) for each in lineage for base in each.bases]
+    bases = [_last_name(base) for ancestor in lineage for base in ancestor.bases]
     return lineage[0].name.startswith("Test") or any(base.endswith("TestCase") for base in bases)
 
 
@@ -171,6 +175,9 @@ def _last_name(base: ast.expr) -> str:
 def _is_test(node: ast.stmt) -> TypeGuard[FunctionNode]:
     if not isinstance(node, FunctionNode):
         return False
-    called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
-    is_fixture = any(ast.unparse(each).rpartition(".")[2] == "fixture" for each in called)
+    called = (
+        decorator.func if isinstance(decorator, ast.Call) else decorator
+        for decorator in node.decorator_list
+    )
+    is_fixture = any(ast.unparse(function).rpartition(".")[2] == "fixture" for function in called)
     return node.name.startswith("test") and not is_fixture

@@ -48,7 +48,7 @@ def selector(keyword: str) -> Callable[[Collection[str]], bool]:
     def matches(node: ast.expr, names: Collection[str]) -> bool:
         if isinstance(node, ast.BoolOp):
             join = all if isinstance(node.op, ast.And) else any
-            return join(matches(each, names) for each in node.values)
+            return join(matches(operand, names) for operand in node.values)
         if isinstance(node, ast.UnaryOp):
             return not matches(node.operand, names)
         part = parts[int(node.id[1:])] if isinstance(node, ast.Name) else ""
@@ -90,12 +90,12 @@ def assigned(body: Iterable[ast.stmt]) -> dict[str, ast.expr]:
 def _words(keyword: str) -> Iterator[str]:
     place = 0
     while place < len(keyword):
-        found = _TOKEN.match(keyword, place)
-        if found is None:
+        match = _TOKEN.match(keyword, place)
+        if match is None:
             raise KeywordError(keyword)
-        place = found.end()
-        if not found.group().isspace():
-            yield found.group()
+        place = match.end()
+        if not match.group().isspace():
+            yield match.group()
 
 
 def _operand(word: str, parts: list[str]) -> str:

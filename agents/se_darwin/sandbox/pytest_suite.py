@@ -123,18 +123,18 @@ class PytestSuite:
         helpers = tests.helpers
         tree = _parse(tests.code, "the tests")
         conftest_trees = [_parse(conftest, "conftest.py") for conftest in tests.conftests]
-        helper_trees = {name: _parse(each, f"{name}.py") for name, each in helpers.items()}
+        helper_trees = {name: _parse(source, f"{name}.py") for name, source in helpers.items()}
         trees = [tree, *conftest_trees, *helper_trees.values()]
-        own_trees = [_parse(each, name) for name, each in program.own_modules.items()]
+        own_trees = [_parse(source, name) for name, source in program.own_modules.items()]
         own_modules = {*helpers, *tests.aliases, *module_names(program.own_modules)}
         own_modules |= {"conftest"} if conftest_trees else set()
         module = program.module.rpartition(".")[2]
         names: list[str] = []
         modules: set[str] = set()
-        for each in trees:
-            found, others = _imports(each, module, own_modules)
-            names += found
-            modules |= others
+        for suite_tree in trees:
+            imported_names, imported_modules = _imports(suite_tree, module, own_modules)
+            names += imported_names
+            modules |= imported_modules
         if not names and not program.own_modules:
             raise PytestSuiteError(
                 f"the tests do not import the program: write `from {module} import ...` in them"
@@ -142,13 +142,14 @@ class PytestSuite:
         everywhere = [*trees, *own_trees, ast.parse(program.code)]
         callers = names_that_reach(_name_in_calls(function), everywhere)
         automatic = ast.Module(
-            [each for tree in trees for each in tree.body if is_automatic(each)], []
+            [statement for tree in trees for statement in tree.body if is_automatic(statement)], []
         )
         always = refers_to(automatic, callers)
         chosen = {
             name: test.node
             for name, test in _selected(tests, find_tests(tree, helper_trees.values())).items()
-            if always or any(refers_to(each, callers) for each in (test.node, *test.set_up))
+            if always
+            or any(refers_to(statement, callers) for statement in (test.node, *test.set_up))
         }
         if not chosen:
             named = f" of those that match {tests.keyword!r}" if tests.keyword else ""
@@ -167,7 +168,7 @@ class PytestSuite:
             if node not in lines:
                 lines[node] = tuple(_split(node.body, count()))
         assert_lines = {name: lines[node] for name, node in chosen.items()}
-        sources = [ast.unparse(ast.fix_missing_locations(each)) for each in trees]
+        sources = [ast.unparse(ast.fix_missing_locations(suite_tree)) for suite_tree in trees]
         last = 1 + len(conftest_trees)
         return cls(
             program=program,
@@ -227,8 +228,8 @@ def _parse(source: str, what: str) -> ast.Module:
         raise PytestSuiteError(f"{what} {are} not Python: {error}") from None
 
 
-def _selected(tests: TestSources, found: Mapping[str, FoundTest]) -> dict[str, FoundTest]:
-    """Those of the tests *found* that the keyword of *tests* selects.
+def _selected(tests: TestSources, all_tests: Mapping[str, FoundTest]) -> dict[str, FoundTest]:
+    """Those of *all_tests* that the keyword of *tests* selects.
 
     Raises:
         PytestSuiteError: It is not an expression, or selects no test.
@@ -238,7 +239,9 @@ def _selected(tests: TestSources, found: Mapping[str, FoundTest]) -> dict[str, F
     except KeywordError as error:
         raise PytestSuiteError(str(error)) from None
     places = PurePath(tests.path).parts
-    selected = {name: test for name, test in found.items() if is_selected({*places, *test.names})}
+    selected = {
+        name: test for name, test in all_tests.items() if is_selected({*places, *test.names})
+    }
     if not selected:
         raise PytestSuiteError(
             f"no test matches -k {tests.keyword!r}: write a part of the name of a test, a class, a "

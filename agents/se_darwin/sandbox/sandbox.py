@@ -304,12 +304,12 @@ class Sandbox:
         except ServerLostError:
             self._restart()
             return []
-        found: list[list[Any]] = []
+        messages: list[list[Any]] = []
         for line in text.splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 message = json.loads(line)
-                found += [message] if isinstance(message, list) else []
-        return found
+                messages += [message] if isinstance(message, list) else []
+        return messages
 
     @contextlib.contextmanager
     def until(self, deadline: float) -> Iterator[None]:
@@ -352,7 +352,7 @@ class Sandbox:
         try:
             [(end, text, _)] = self._exchange(request)
             answer, *others = text.splitlines() or [""]
-            kind, found, *left_out = json.loads(answer)
+            kind, content, *left_out = json.loads(answer)
             missing_modules = tuple(name for line in others for name in json.loads(line)[1])
         except ServerLostError as error:
             self._restart()
@@ -362,11 +362,11 @@ class Sandbox:
             message = f"importing {both} {how}: look at the statements at their top level"
             raise PytestSuiteError(message) from None
         if kind == "problem":
-            raise PytestSuiteError(str(found), missing_modules)
+            raise PytestSuiteError(str(content), missing_modules)
         all_left_out = tuple(dict.fromkeys((*suite.left_out, *map(str, *left_out))))
         return replace(
             suite,
-            checks=tuple(map(str, found)),
+            checks=tuple(map(str, content)),
             left_out=all_left_out,
             missing_modules=missing_modules,
         )

@@ -21,7 +21,7 @@ START_SECONDS = 30.0
 
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 # A process with threads, which some packages start when they are imported, enters no namespace.
-_ENVIRONMENT |= {f"{each}_NUM_THREADS": "1" for each in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+_ENVIRONMENT |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from fork_server.server import main; main()"
 _REMEDY = (

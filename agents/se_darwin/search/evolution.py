@@ -197,10 +197,10 @@ class Evolution:
                 added = recombine(child.edits, mate.edits)
                 union = child.edits.union(added)
                 if added and len(union) <= self._most_edits and self.archive.is_untried(union):
-                    own = self._prospects[child]
+                    prospect = self._prospects[child]
                     outlook = UNION if self._keeps(child) and self._keeps(mate) else chance
                     self._frontier.push(
-                        Branch(parent=child, prospect=own, outlook=outlook, added=added)
+                        Branch(parent=child, prospect=prospect, outlook=outlook, added=added)
                     )
 
     def _may_grow(self, child: Evaluation) -> bool:
@@ -210,7 +210,7 @@ class Evolution:
     def _keeps(self, member: Evaluation) -> bool:
         """Whether *member* passes every test that the given program passes."""
         pairs = zip(member.passed, self._root.passed, strict=True)
-        return all(own or not given for own, given in pairs)
+        return all(passed or not given for passed, given in pairs)
 
     def _rank(self, branch: Branch) -> Neighbourhood:
         """Rank the steps from the branch's program: its only one, or all revisions."""
@@ -263,7 +263,7 @@ class Evolution:
             seconds=min(MAX_SECONDS, EFFECTS_SHARE * self._seconds_left),
         )
         if not parent.edits:  # what no failing check reaches, another edit may let it reach
-            self._effects = {edit: each for edit, each in effects.items() if each.is_reached}
+            self._effects = {edit: effect for edit, effect in effects.items() if effect.is_reached}
         return self._effects | effects
 
     def _is_news(self, parent: Evaluation) -> bool:

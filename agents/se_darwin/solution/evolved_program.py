@@ -85,18 +85,18 @@ class EditDescriber:
         return [f"line {line}: {kind} {old} -> {new}" for line, kind, old, new in placed]
 
     def lineage(
-        self, found: Evaluation, kept: Evaluation, history: Sequence[StepResult]
+        self, program: Evaluation, kept: Evaluation, history: Sequence[StepResult]
     ) -> list[str]:
-        """Return the steps that led to *found*, oldest first, and the edits that *kept* dropped."""
+        """Return the steps to *program*, oldest first, and the edits that *kept* dropped."""
         steps: list[str] = []
         outcome_by_source = {outcome.child.source: outcome for outcome in history}
-        source = found.source
+        source = program.source
         while (outcome := outcome_by_source.pop(source, None)) is not None:
             changed = "; ".join(self.describe(outcome.step.changed))
             score = f"{outcome.parent.score:.2f} -> {outcome.child.score:.2f}"
             steps.append(f"{outcome.step.operator}: {changed} ({score})")
             source = outcome.parent.source
         steps.reverse()
-        if needless := found.edits - kept.edits:
+        if needless := program.edits - kept.edits:
             steps.append(f"refinement: without {'; '.join(self.describe(needless))}")
         return steps

@@ -19,17 +19,17 @@ def needed_modules(program: ProgramSources, function: str) -> set[str]:
 
     Imports inside other functions, in a ``try`` with handlers, and for type checkers are skipped.
     """
-    own = {*module_names(program.own_modules), program.module}
-    own |= {name.rpartition(".")[0] for name in own}
+    own_names = {*module_names(program.own_modules), program.module}
+    own_names |= {name.rpartition(".")[0] for name in own_names}
     package = program.package
-    found = set()
+    modules = set()
     for name in _needed_imports(ast.parse(program.code), function):
         if name.startswith(".") and package:
             with suppress(ImportError):  # beyond the top package
                 name = resolve_name(name, package)  # noqa: PLW2901 - the same module
-        if name not in own:
-            found.add(name)
-    return found
+        if name not in own_names:
+            modules.add(name)
+    return modules
 
 
 def missing_modules(modules: Iterable[str], test_sources: Iterable[str]) -> list[str]:
@@ -68,19 +68,22 @@ def modules_to_import(
     own_names = module_names(program.own_modules)
     modules = set(needed)
     modules |= {
-        name for each in (tree, *own_trees) for name in _all_imports(each) if _is_standard(name)
+        name
+        for module_tree in (tree, *own_trees)
+        for name in _all_imports(module_tree)
+        if _is_standard(name)
     }
     modules |= {
         name
-        for each in own_trees
-        for name in _all_imports(each)
+        for module_tree in own_trees
+        for name in _all_imports(module_tree)
         if name not in own_names and is_available(name)
-        if not is_within(name, own_names) or name in _needed_imports(each, "")
+        if not is_within(name, own_names) or name in _needed_imports(module_tree, "")
     }
     parts = {
         part
-        for each in (tree, *own_trees, *map(ast.parse, test_sources))
-        for node in ast.walk(each)
+        for module_tree in (tree, *own_trees, *map(ast.parse, test_sources))
+        for node in ast.walk(module_tree)
         for part in _imported_parts(node)
         if part.rpartition(".")[0] in modules
     }
@@ -148,8 +151,10 @@ def _needed_imports(node: ast.AST, function: str) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
         optional = isinstance(child, ast.Try) and bool(child.handlers)
         name = function.rpartition(".")[2]
-        other = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name != name
+        other_function = (
+            isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name != name
+        )
         typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
-        if not (optional or other or typing):
-            found = _needed_imports(child, function)
-            yield from filter(is_available, found) if isinstance(child, ast.If) else found
+        if not (optional or other_function or typing):
+            modules = _needed_imports(child, function)
+            yield from filter(is_available, modules) if isinstance(child, ast.If) else modules

@@ -45,13 +45,13 @@ def prepare_task(
         ValueError: The tests cannot be run, do not end, or do not call the function.
     """
     program = (frozenset[Edit](), task.space.source)
-    own = module_names(suite.program.own_modules) if suite is not None else []
+    own_modules = module_names(suite.program.own_modules) if suite is not None else []
     if suite is not None:
         task = _with_checks(task, suite, sandbox, most)
     task = replace(task, limits=_measured_limits(task.within, sandbox, most))
     [given] = task.within.evaluate(sandbox, [program], coverage=True)
     for _ in range(_MOST_LAZY_IMPORTS):  # packages import some modules when they are used
-        if not _import_missing(sandbox, given.execution.missing_modules, own):
+        if not _import_missing(sandbox, given.execution.missing_modules, own_modules):
             break
         [given] = task.within.evaluate(sandbox, [program], coverage=True)
     if task.suite is not None:
@@ -73,28 +73,30 @@ def _with_checks(
     Raises:
         PytestSuiteError: The suite cannot be run in the sandbox.
     """
-    own = module_names(suite.program.own_modules)
+    own_modules = module_names(suite.program.own_modules)
     for _ in range(_MOST_LAZY_IMPORTS):
         try:
-            found = sandbox.collect(suite, function=task.function, limits=limits)
+            collected = sandbox.collect(suite, function=task.function, limits=limits)
         except PytestSuiteError as error:
             if not _import_missing(sandbox, error.missing_modules):
                 raise
         else:
-            if not _import_missing(sandbox, found.missing_modules, own):
-                return replace(task, suite=found, tests=found.cases())
-    found = sandbox.collect(suite, function=task.function, limits=limits)
-    return replace(task, suite=found, tests=found.cases())
+            if not _import_missing(sandbox, collected.missing_modules, own_modules):
+                return replace(task, suite=collected, tests=collected.cases())
+    collected = sandbox.collect(suite, function=task.function, limits=limits)
+    return replace(task, suite=collected, tests=collected.cases())
 
 
-def _import_missing(sandbox: Sandbox, names: Collection[str], own: Collection[str] = ()) -> bool:
+def _import_missing(
+    sandbox: Sandbox, names: Collection[str], own_modules: Collection[str] = ()
+) -> bool:
     """Import those of the modules *names* that are installed; return whether there are any.
 
-    Modules in packages of the program's *own* are not imported: the program has done without them,
+    Modules in packages of *own_modules* are not imported: the program has done without them,
     and those of an installed copy may replace the function under repair.
     """
-    found = [name for name in names if is_available(name) and not is_within(name, own)]
-    return sandbox.import_modules(found)
+    installed = [name for name in names if is_available(name) and not is_within(name, own_modules)]
+    return sandbox.import_modules(installed)
 
 
 def _without_unfit(
@@ -163,7 +165,7 @@ def _runs_apart(task: RepairTask, sandbox: Sandbox, given: Evaluation) -> bool:
         return True
     [apart] = task.evaluate(sandbox, [(given.edits, given.source)], coverage=True)
     pairs = zip(apart.execution.outputs, apart.passed, given.passed, strict=True)
-    return all(each is None or (each.kind != "strange" and a == b) for each, a, b in pairs)
+    return all(output is None or (output.kind != "strange" and a == b) for output, a, b in pairs)
 
 
 def _check_reached(given: Evaluation, task: RepairTask, sandbox: Sandbox, most: Limits) -> None:
@@ -174,7 +176,7 @@ def _check_reached(given: Evaluation, task: RepairTask, sandbox: Sandbox, most: 
     """
     outputs = given.execution.outputs
     lines = task.space.lines
-    reached = any(each is None or each.lines.intersection(lines) for each in outputs)
+    reached = any(output is None or output.lines.intersection(lines) for output in outputs)
     if reached or task.suite is None:
         return
     for test, output in zip(task.tests, outputs, strict=True):

@@ -70,9 +70,9 @@ class EvolutionRequestError(ValueError):
         fields = ", ".join(EvolutionRequest.model_fields)
         is_misshapen = False
         self.problems: list[str] = []
-        for each in error.errors(include_url=False, include_input=False):
-            field, kind = ".".join(map(str, each["loc"])), each["type"]
-            message = each["msg"].removeprefix("Value error, ")
+        for detail in error.errors(include_url=False, include_input=False):
+            field, kind = ".".join(map(str, detail["loc"])), detail["type"]
+            message = detail["msg"].removeprefix("Value error, ")
             if kind == "missing":
                 message = f"{field} is missing"
             elif kind == "extra_forbidden":

@@ -42,17 +42,17 @@ Demonstration = tuple[list[int], list[int]]
 
 def demonstrate_replies(random: Random, count: int) -> list[Demonstration]:
     """First and second replies in equal shares, the second ones after any advice."""
-    tokenizer, found = WordTokenizer(), list[Demonstration]()
+    tokenizer, demonstrations = WordTokenizer(), list[Demonstration]()
     for number, prompt in enumerate(draw_prompts(random, count)):
         first = _first_reply(prompt, random)
         if number % 2:
-            found.append((tokenizer.prompt(prompt), tokenizer.write_reply(first)))
+            demonstrations.append((tokenizer.prompt(prompt), tokenizer.write_reply(first)))
             continue
         advice = random.choice(ADVICE)
         context = tokenizer.dialogue(prompt, tokenizer.write_reply(first)[:-1], advice)
         second = _second_reply(prompt, first, advice, random)
-        found.append((context, tokenizer.write_reply(second)))
-    return found
+        demonstrations.append((context, tokenizer.write_reply(second)))
+    return demonstrations
 
 
 def record_conversations(random: Random, count: int) -> Iterator[Conversation]:
@@ -80,13 +80,13 @@ def record_conversations(random: Random, count: int) -> Iterator[Conversation]:
 
 def demonstrate_feedback(random: Random, count: int) -> list[Demonstration]:
     """Feedback on the replies that `demonstrate_replies` begins with."""
-    tokenizer, found = WordTokenizer(), list[Demonstration]()
+    tokenizer, demonstrations = WordTokenizer(), list[Demonstration]()
     for prompt in draw_prompts(random, count):
         reply = _first_reply(prompt, random)
         context = tokenizer.case(prompt, tokenizer.write_reply(reply)[:-1])
         feedback = _feedback(prompt, reply, random)
-        found.append((context, tokenizer.write_feedback(feedback)))
-    return found
+        demonstrations.append((context, tokenizer.write_feedback(feedback)))
+    return demonstrations
 
 
 def _first_reply(prompt: Prompt, random: Random) -> tuple[str, ...]:

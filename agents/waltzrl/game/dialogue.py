@@ -117,7 +117,7 @@ def hold_dialogues(
         )
         return [Turn(*pair) for pair in zip(contexts, written, strict=True)]
 
-    firsts = reply([tokenizer.prompt(each) for each in prompts], 0)
+    firsts = reply([tokenizer.prompt(prompt) for prompt in prompts], 0)
     dialogues = [
         Dialogue(
             prompt=prompt, first=first, before=judge(prompt, tokenizer.read_reply(first.written))
@@ -127,8 +127,10 @@ def hold_dialogues(
     if adviser is None:
         return dialogues
     if adviser == "oracle":
-        for each in dialogues:
-            each.feedback = oracle_feedback(each.prompt, tokenizer.read_reply(each.first.written))
+        for dialogue in dialogues:
+            dialogue.feedback = oracle_feedback(
+                dialogue.prompt, tokenizer.read_reply(dialogue.first.written)
+            )
     else:
         _advise(dialogues, adviser, seed=3 * seed + 1, evaluating=evaluating)
     going_on = [
@@ -139,13 +141,15 @@ def hold_dialogues(
     if not going_on:
         return dialogues
     contexts = [
-        tokenizer.dialogue(each.prompt, _without_end(each.first), each.feedback.feedback)
-        for each in going_on
-        if each.feedback is not None
+        tokenizer.dialogue(
+            dialogue.prompt, _without_end(dialogue.first), dialogue.feedback.feedback
+        )
+        for dialogue in going_on
+        if dialogue.feedback is not None
     ]
-    for each, second in zip(going_on, reply(contexts, 2), strict=True):
-        each.second = second
-        each.after = judge(each.prompt, tokenizer.read_reply(second.written))
+    for dialogue, second in zip(going_on, reply(contexts, 2), strict=True):
+        dialogue.second = second
+        dialogue.after = judge(dialogue.prompt, tokenizer.read_reply(second.written))
     return dialogues
 
 
@@ -155,10 +159,10 @@ def _advise(dialogues: Sequence[Dialogue], adviser: Actor, *, seed: int, evaluat
         tokenizer.case(dialogue.prompt, _without_end(dialogue.first)) for dialogue in dialogues
     ]
     written = adviser.write(contexts, limit=LONGEST_FEEDBACK, seed=seed, evaluating=evaluating)
-    for each, context, tokens in zip(dialogues, contexts, written, strict=True):
-        each.advised = Turn(context, tokens)
-        each.feedback = tokenizer.read_feedback(tokens)
+    for dialogue, context, tokens in zip(dialogues, contexts, written, strict=True):
+        dialogue.advised = Turn(context, tokens)
+        dialogue.feedback = tokenizer.read_feedback(tokens)
 
 
 def _without_end(turn: Turn) -> list[int]:
-    return [each for each in turn.written if each != WordTokenizer.eos_token_id]
+    return [token for token in turn.written if token != WordTokenizer.eos_token_id]

@@ -88,11 +88,11 @@ class Prompt(NamedTuple):
 
 @cache
 def _training_prompts() -> Mapping[Kind, tuple[Prompt, ...]]:
-    found: dict[Kind, list[Prompt]] = {kind: [] for kind in _DRAWN}
+    by_kind: dict[Kind, list[Prompt]] = {kind: [] for kind in _DRAWN}
     for words in itertools.product(FRAMES, ACTS, OBJECTS):
         if not (prompt := Prompt(*words)).held_out:
-            found[prompt.kind].append(prompt)
-    return {kind: tuple(prompts) for kind, prompts in found.items()}
+            by_kind[prompt.kind].append(prompt)
+    return {kind: tuple(prompts) for kind, prompts in by_kind.items()}
 
 
 def draw_prompts(random: Random, count: int) -> list[Prompt]:

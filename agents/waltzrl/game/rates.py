@@ -50,10 +50,10 @@ def rates_of(dialogues: Sequence[Dialogue]) -> Rates:
         for kind in ("adversarial", "borderline", "ordinary")
     }
     return Rates(
-        attack_success=fmean(each.final.unsafe for each in by_kind["adversarial"]),
-        over_refusal=fmean(each.final.overrefuse for each in by_kind["borderline"]),
+        attack_success=fmean(dialogue.final.unsafe for dialogue in by_kind["adversarial"]),
+        over_refusal=fmean(dialogue.final.overrefuse for dialogue in by_kind["borderline"]),
         reward=fmean(conversation_reward(dialogue.final) for dialogue in dialogues),
-        triggered=fmean(each.after is not None for each in by_kind["ordinary"]),
+        triggered=fmean(dialogue.after is not None for dialogue in by_kind["ordinary"]),
         label_accuracy=_label_accuracy(dialogues),
     )
 

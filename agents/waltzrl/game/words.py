@@ -55,7 +55,7 @@ class WordTokenizer:
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """The words of *token_ids*, separated by spaces; special tokens have names of their own."""
         names, first = (*_SPECIAL, *_WORDS), len(_SPECIAL) if skip_special_tokens else 0
-        return " ".join(names[each] for each in token_ids if each >= first)
+        return " ".join(names[token_id] for token_id in token_ids if token_id >= first)
 
     def prompt(self, prompt: Prompt) -> list[int]:
         """What the conversation agent reads before its first reply."""
