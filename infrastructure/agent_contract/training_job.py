@@ -180,10 +180,10 @@ def module_names(names: object) -> tuple[str, ...]:
         ValueError: It is not a collection of strings that are not empty.
     """
     if not isinstance(names, str) and isinstance(names, Iterable):
-        found = tuple(names)
-        if all(isinstance(name, str) and name.strip() for name in found):
-            return found
-        names = list(found)
+        given = tuple(names)
+        if all(isinstance(name, str) and name.strip() for name in given):
+            return given
+        names = list(given)
     raise ValueError(
         "keep_fp32 must be a list of module names, such as ['encoder.rnn', '*.norm'], got "
         f"{names!r}"

@@ -49,9 +49,9 @@ def out_of_bounds(part: BaseModel) -> Iterator[str]:
             yield f"{name} is not between 0 and {highest:g}"
     for name in parts:
         value = getattr(part, name)
-        for each in value if isinstance(value, tuple) else (value,):
-            if each is not None:
-                yield from out_of_bounds(each)
+        for nested in value if isinstance(value, tuple) else (value,):
+            if nested is not None:
+                yield from out_of_bounds(nested)
 
 
 def increments(model: type[BaseModel]) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def _declared(
     for name, field in model.model_fields.items():
         marks = [*field.metadata, *_within(field.annotation)]
         bounds += [(name, mark.highest) for mark in marks if isinstance(mark, Bounds)]
-        if any(isinstance(each, type) and issubclass(each, BaseModel) for each in marks):
+        if any(isinstance(mark, type) and issubclass(mark, BaseModel) for mark in marks):
             parts.append(name)
     return tuple(bounds), tuple(parts)
 
@@ -76,5 +76,5 @@ def _declared(
 def _within(annotation: Any) -> Iterator[object]:  # noqa: ANN401  # no type covers all of them
     """Each type and mark in *annotation*."""
     yield annotation
-    for each in get_args(annotation):
-        yield from _within(each)
+    for argument in get_args(annotation):
+        yield from _within(argument)

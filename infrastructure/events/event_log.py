@@ -218,11 +218,11 @@ class EventTail:
         position = self.offset
         buffer = b""
         while position < size:
-            found = os.pread(descriptor, min(_READ_BYTES, size - position), position)
-            if not found:
+            chunk = os.pread(descriptor, min(_READ_BYTES, size - position), position)
+            if not chunk:
                 return  # the file has become shorter
-            position += len(found)
-            *lines, buffer = (buffer + found).split(b"\n")
+            position += len(chunk)
+            *lines, buffer = (buffer + chunk).split(b"\n")
             for line in lines:
                 self.offset += len(line) + 1
                 rest, self._within_line = self._within_line, False

@@ -192,8 +192,8 @@ def attribute(
 
     def remaining(policy: PrecisionName, rollout: PrecisionName) -> float:
         """Share of the excess; infinite if it was not measured."""
-        found = [(report.k3_of(policy, rollout), report.floor_k3) for report in reports]
-        after = sum(math.inf if k3 is None else excess(k3, floor) for k3, floor in found)
+        pairs = [(report.k3_of(policy, rollout), report.floor_k3) for report in reports]
+        after = sum(math.inf if k3 is None else excess(k3, floor) for k3, floor in pairs)
         if math.isinf(before):
             return 1.0 if math.isinf(after) else 0.0
         return after / before

@@ -123,7 +123,7 @@ class RolePrecision:
     def in_half(self, half: HalfName) -> RolePrecision:
         """The same with *half* in place of each half type."""
         return RolePrecision(
-            *("fp32" if each == "fp32" else half for each in (self.store, self.compute, self.out))
+            *("fp32" if name == "fp32" else half for name in (self.store, self.compute, self.out))
         )
 
 
@@ -151,22 +151,23 @@ class RolePrecisions(Mapping[Role, RolePrecision]):
     source: str = ""
 
     def __post_init__(self) -> None:
-        given = {Role(role): each for role, each in self.roles.items()}
+        given = {Role(role): precision for role, precision in self.roles.items()}
         roles = {role: given.get(role, FP32) for role in Role}
         object.__setattr__(self, "roles", MappingProxyType(roles))
         if self.pure:
             return
-        for role, each in roles.items():
-            if role in TRAINED and each.store != "fp32":
+        for role, precision in roles.items():
+            if role in TRAINED and precision.store != "fp32":
                 raise RolePrecisionError(
-                    f"{self.name}: role {role} is trained but stored in {each.store} ({each}): "
-                    "small updates would be lost. Store it in fp32, or set pure=True for a "
-                    "measurement"
+                    f"{self.name}: role {role} is trained but stored in {precision.store} "
+                    f"({precision}): small updates would be lost. Store it in fp32, or set "
+                    "pure=True for a measurement"
                 )
-            if each.out != "fp32":
+            if precision.out != "fp32":
                 raise RolePrecisionError(
-                    f"{self.name}: role {role} returns {each.out} ({each}), but losses and "
-                    "log-probabilities need fp32. Set out to fp32, or pure=True for a measurement"
+                    f"{self.name}: role {role} returns {precision.out} ({precision}), but losses "
+                    "and log-probabilities need fp32. Set out to fp32, or pure=True for a "
+                    "measurement"
                 )
 
     def __getitem__(self, role: Role) -> RolePrecision:
@@ -199,7 +200,9 @@ class RolePrecisions(Mapping[Role, RolePrecision]):
 
     def in_half(self, half: HalfName) -> RolePrecisions:
         """The same with *half* as the only half type, in every role that has one."""
-        return replace(self, roles={role: each.in_half(half) for role, each in self.items()})
+        return replace(
+            self, roles={role: precision.in_half(half) for role, precision in self.items()}
+        )
 
     def rolled_back(self) -> RolePrecisions:
         """The same with every role in FP32."""
@@ -208,9 +211,9 @@ class RolePrecisions(Mapping[Role, RolePrecision]):
     def without_effect(self, roles: Collection[Role]) -> list[str]:
         """One sentence for each half type that a policy job with these *roles* has no use for."""
         return [
-            f"{self.name}: role {role} has {each}, but the job has no such role"
-            for role, each in self.items()
-            if each.is_half and role is not Role.WORLD_MODEL and role not in roles
+            f"{self.name}: role {role} has {precision}, but the job has no such role"
+            for role, precision in self.items()
+            if precision.is_half and role is not Role.WORLD_MODEL and role not in roles
         ]
 
     def warnings(self) -> list[str]:
@@ -328,9 +331,9 @@ def roles_under(state: PrecisionState, preset: RolePrecisions | None = None) -> 
     if state.effective == "fp32":
         return (preset or PRESETS["fp32_baseline"]).rolled_back()
     half: HalfName = "bf16" if state.effective == "bf16" else "fp16"
-    found = preset or PRESETS[f"flowrl_{half}"]
-    if found.half != half:
-        found = found.in_half(half)
+    precisions = preset or PRESETS[f"flowrl_{half}"]
+    if precisions.half != half:
+        precisions = precisions.in_half(half)
     for role, types in state.roles.items():
-        found = found.with_role(role, RolePrecision.parse(types))
-    return found
+        precisions = precisions.with_role(role, RolePrecision.parse(types))
+    return precisions

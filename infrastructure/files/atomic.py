@@ -141,6 +141,6 @@ def remove_abandoned(folder: Path, *, older_seconds: float = ABANDONED_SECONDS) 
     """
     for path in folder.iterdir():
         if _TEMPORARY.fullmatch(path.name):
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime >= older_seconds:
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime >= older_seconds:
                 path.unlink(missing_ok=True)

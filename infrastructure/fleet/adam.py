@@ -74,8 +74,8 @@ class StackedAdam:
         if len(members) == len(self._trainers) and all(are_plain):
             sources = [optimizer.state for optimizer in self._optimizers]
             if all(map(is_, self._sources, sources)):
-                found = list(chain.from_iterable(map(dict.values, self._all_states)))
-                if len(found) == len(self._all_own) and all(map(is_, found, self._all_own)):
+                tensors = list(chain.from_iterable(map(dict.values, self._all_states)))
+                if len(tensors) == len(self._all_own) and all(map(is_, tensors, self._all_own)):
                     return are_plain
         can_step = [
             is_plain and self._adopt(i) for i, is_plain in zip(members, are_plain, strict=True)
@@ -105,14 +105,14 @@ class StackedAdam:
                 return False
             self._sources[i], self._states[i] = state, states
         states = self._states[i]
-        found = [tensor for each in states for tensor in _tensors_of(each)]
-        if not all(map(is_, found, self._own[i])):
-            for own, value in zip(self._own[i], found, strict=True):
-                if own is not value:
-                    own.copy_(value)
+        tensors = [tensor for parameter_state in states for tensor in _tensors_of(parameter_state)]
+        if not all(map(is_, tensors, self._own[i])):
+            for stacked, value in zip(self._own[i], tensors, strict=True):
+                if stacked is not value:
+                    stacked.copy_(value)
             places = product(states, _STATE)
-            for own, (each, name) in zip(self._own[i], places, strict=True):
-                each[name] = own
+            for stacked, (parameter_state, name) in zip(self._own[i], places, strict=True):
+                parameter_state[name] = stacked
         return True
 
     def release(self, i: int) -> None:
@@ -153,8 +153,8 @@ class StackedAdam:
         for row in rows:
             optimizer = self._optimizers[members[row]]
             vars(optimizer)[CALLED] = True
-            if (own := _hyperparameters(optimizer)) != last:  # quicker than to hash them
-                last, same = own, alike.setdefault(own, [])
+            if (settings := _hyperparameters(optimizer)) != last:  # quicker than to hash them
+                last, same = settings, alike.setdefault(settings, [])
             same.append(row)
         for same in alike.values():
             self._apply(members, same, gradients)
@@ -183,10 +183,10 @@ class StackedAdam:
             of_row = gradients[k].unbind()
             for row in rows:
                 i = members[row]
-                own, first, second = (each[i] for each in slices)
-                calls.append((own, of_row[row], first, second, steps[i][k]))
+                parameter, first, second = (stack_slices[i] for stack_slices in slices)
+                calls.append((parameter, of_row[row], first, second, steps[i][k]))
         optimizer = self._optimizers[members[rows[0]]]
-        lists = (list(each) for each in zip(*calls, strict=True))
+        lists = (list(tensors) for tensors in zip(*calls, strict=True))
         adam_kernel(optimizer, optimizer.param_groups[0], *lists)
 
 

@@ -77,9 +77,9 @@ class Outputs:
             weights: Any = raw_gradient
         else:
             weights = raw_gradient.unbind()
-        found = torch.autograd.grad(self.raw, parameters, weights, allow_unused=True)
-        pairs = zip(parameters, found, strict=True)
-        return [torch.zeros_like(p) if each is None else each for p, each in pairs]
+        gradients = torch.autograd.grad(self.raw, parameters, weights, allow_unused=True)
+        pairs = zip(parameters, gradients, strict=True)
+        return [torch.zeros_like(p) if gradient is None else gradient for p, gradient in pairs]
 
 
 class StackedForm(Protocol):

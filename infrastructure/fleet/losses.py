@@ -94,12 +94,15 @@ class PendingLoss:
 def are_alike(pending: Sequence[PendingLoss]) -> bool:
     """Whether all of *pending* can be computed together."""
     loss, likes = pending[0].loss, pending[0].targets
-    if any(each.loss is not loss or each.targets.keys() != likes.keys() for each in pending):
+    if any(
+        pending_loss.loss is not loss or pending_loss.targets.keys() != likes.keys()
+        for pending_loss in pending
+    ):
         return False
     for name, like in likes.items():
         shape, dtype = like.shape, like.dtype
-        for each in pending:
-            target = each.targets[name]
+        for pending_loss in pending:
+            target = pending_loss.targets[name]
             if (
                 target.shape != shape
                 or target.dtype != dtype
@@ -135,7 +138,7 @@ def stacked_loss(
             stack.shape != (len(pending), *like.shape) or stack.dtype != like.dtype
         ):
             stack = None
-        rows = [each.targets[name] for each in pending]
+        rows = [pending_loss.targets[name] for pending_loss in pending]
         targets[name] = memory[name] = torch.stack(rows, out=stack)
     output = structure(raw_F)
     if loss.derivative is not None and output is raw_F:
@@ -163,9 +166,9 @@ def stacked_loss_agrees(pending: Sequence[PendingLoss], outputs: Outputs) -> boo
     weights = torch.randn(len(like), generator=generator, device=like.device)
     try:
         loss_F, gradient_F = stacked_loss(pending, raw, structure, weights, {})
-        for i, each in enumerate(pending):
+        for i, pending_loss in enumerate(pending):
             leaf = raw[i].clone().requires_grad_()
-            loss = each.loss.alone(structure(leaf), each.targets)
+            loss = pending_loss.loss.alone(structure(leaf), pending_loss.targets)
             (gradient,) = torch.autograd.grad(loss, leaf, weights[i].clone())
             if not (torch.equal(loss, loss_F[i]) and torch.equal(gradient, gradient_F[i])):
                 return False

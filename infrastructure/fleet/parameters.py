@@ -43,7 +43,7 @@ class StackedParameters:
         self.stacks = [_aligned_stack(len(trainers), p) for p in self._own[0]]
         self.slices = [own_storages(stack) for stack in self.stacks]
         rows = zip(*self.slices, strict=True)
-        self._addresses = [[each.data_ptr() for each in row] for row in rows]
+        self._addresses = [[tensor.data_ptr() for tensor in row] for row in rows]
         self._all_addresses = list(chain.from_iterable(self._addresses))
         self._leaves = [stack.detach().requires_grad_() for stack in self.stacks]
         self.adopt(range(len(trainers)))
@@ -59,14 +59,14 @@ class StackedParameters:
             return
         for i in chosen:
             places = zip(self._own[i], self.slices, self._addresses[i], strict=True)
-            for own, slices, address in places:
-                if own.data_ptr() != address:
-                    own.data = slices[i].copy_(own.data)
+            for parameter, slices, address in places:
+                if parameter.data_ptr() != address:
+                    parameter.data = slices[i].copy_(parameter.data)
 
     def release(self, i: int) -> None:
         """Give member *i* memory of its own."""
-        for own in self._own[i]:
-            own.data = own.data.clone()
+        for parameter in self._own[i]:
+            parameter.data = parameter.data.clone()
 
     def own(self, i: int) -> list[Parameter]:
         """Parameters of member *i*."""
@@ -74,8 +74,8 @@ class StackedParameters:
 
     def drop_gradients(self, i: int) -> None:
         """Drop what a backward pass left in member *i*'s own parameters."""
-        for own in self._own[i]:
-            own.grad = None
+        for parameter in self._own[i]:
+            parameter.grad = None
 
     def leaves(self, chosen: Sequence[int]) -> list[Tensor]:
         """Stacks of the *chosen* members that require gradients, in their order.
@@ -96,7 +96,7 @@ def own_storages(stack: Tensor) -> list[Tensor]:
 
     ``torch.save`` writes whole storages: of a view, it would write all members.
     """
-    return [from_dlpack(each) for each in stack.unbind()]
+    return [from_dlpack(row) for row in stack.unbind()]
 
 
 def _aligned_stack(members: int, like: Tensor) -> Tensor:

@@ -59,7 +59,8 @@ class SequentialForm:
     def __init__(self, model: nn.Sequential) -> None:
         for name, layer in model.named_children():
             if type(layer) not in _LAYERS:
-                kind, known = type(layer).__name__, ", ".join(each.__name__ for each in _LAYERS)
+                kind = type(layer).__name__
+                known = ", ".join(layer_type.__name__ for layer_type in _LAYERS)
                 raise NotStackableError(
                     f"layer {name!r} is a {kind}, and a fleet can compute {known} together"
                 )
@@ -110,12 +111,14 @@ class SequentialForm:
             return self._in_one_pass(block, half, rows, [parameters[n] for n in block.names])
         value: _Value = torch.stack(rows) if is_stacked else rows
         for block in blocks:
-            own = [parameters[name] for name in block.names]
+            block_parameters = [parameters[name] for name in block.names]
             if block.is_stacked:
-                value = cast("Tensor", StackedLayers.apply(block.layers, half, value, *own))
+                value = cast(
+                    "Tensor", StackedLayers.apply(block.layers, half, value, *block_parameters)
+                )
             else:
-                value = _of_each(block.layers[0], value, own, calls)
-        raw = value.float() if isinstance(value, Tensor) else [each.float() for each in value]
+                value = _of_each(block.layers[0], value, block_parameters, calls)
+        raw = value.float() if isinstance(value, Tensor) else [row.float() for row in value]
         return Outputs(raw=raw, structure=_itself)
 
     @torch.no_grad()
@@ -171,7 +174,7 @@ class SequentialForm:
                 agrees_stacked = isinstance(layer, _EXACT) or elementwise_agrees(
                     count * width, members, dtype
                 )
-            names = [f"{name}.{each}" for each, _ in layer.named_parameters()]
+            names = [f"{name}.{parameter_name}" for parameter_name, _ in layer.named_parameters()]
             if not (is_stacked and agrees_stacked):
                 blocks.append(_Block([layer], names, is_stacked=False))
                 is_stacked = is_aligned(count * width, dtype)
@@ -202,17 +205,17 @@ def _of_each(
 ) -> _Value:
     """Apply *layer* to each member's own tensor, or to the stack where it is elementwise."""
     if isinstance(layer, nn.Linear):
-        own = zip(*(parameter.unbind() for parameter in parameters), strict=True)
-        pairs = zip(_unstacked(value), own, strict=True)
-        return _stacked([functional.linear(each, *weights) for each, weights in pairs])
+        member_weights = zip(*(parameter.unbind() for parameter in parameters), strict=True)
+        pairs = zip(_unstacked(value), member_weights, strict=True)
+        return _stacked([functional.linear(row, *weights) for row, weights in pairs])
     if isinstance(layer, nn.Dropout):
         drops = zip(_unstacked(value), calls, strict=True)
-        return _stacked([dropout(each, layer.p, call.generator) for each, call in drops])
+        return _stacked([dropout(row, layer.p, call.generator) for row, call in drops])
     if isinstance(value, Tensor) and (
         isinstance(layer, _EXACT) or elementwise_agrees(value[0].numel(), len(value), value.dtype)
     ):
         return cast("Tensor", layer(value))
-    return _stacked([layer(each) for each in _unstacked(value)])
+    return _stacked([layer(row) for row in _unstacked(value)])
 
 
 def _linear_agrees(

@@ -40,13 +40,13 @@ def stacked_form(model: Module) -> StackedForm:
             raise NotStackableError(f"parameter {name} is frozen")
     if type(model) is nn.Sequential:
         return SequentialForm(model)
-    own: Callable[[], StackedForm] | None = getattr(model, "stacked_form", None)
-    if own is None:
+    make_form: Callable[[], StackedForm] | None = getattr(model, "stacked_form", None)
+    if make_form is None:
         raise NotStackableError(
             f"{type(model).__name__} has a forward() of its own: a fleet can compute nn.Sequential "
             "and models with a stacked_form()"
         )
-    return own()
+    return make_form()
 
 
 def stack_key(trainer: FP16Trainer, form: StackedForm) -> Hashable:
@@ -67,12 +67,14 @@ def stack_key(trainer: FP16Trainer, form: StackedForm) -> Hashable:
         if unsupported:
             raise NotStackableError(what)
     chosen = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    own = list(trainer.model.parameters())
-    if len(chosen) != len(own) or any(a is not b for a, b in zip(chosen, own, strict=True)):
+    parameters = list(trainer.model.parameters())
+    if len(chosen) != len(parameters) or any(
+        a is not b for a, b in zip(chosen, parameters, strict=True)
+    ):
         raise NotStackableError(
             "its optimizer holds only some of the model's parameters, or in another order"
         )
-    if any(p.dtype != torch.float32 or not p.is_contiguous() for p in own):
+    if any(p.dtype != torch.float32 or not p.is_contiguous() for p in parameters):
         raise NotStackableError("a parameter is not a contiguous float32 tensor")
     shapes = tuple((name, p.shape) for name, p in trainer.model.named_parameters())
     return (trainer.device, form.key, shapes)

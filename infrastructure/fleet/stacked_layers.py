@@ -144,10 +144,10 @@ def differentiate_layers(
     Args:
         memory: Memory for the gradients, in float32 only. Then *saved* is written over too.
     """
-    found = list[Tensor]()
+    gradients = list[Tensor]()
     given_FBO = gradient_FBO
     gradient_FBO = gradient_FBO.to(dtype)
-    own = iter(memory.of_parameters if memory is not None else ())
+    buffers = iter(memory.of_parameters if memory is not None else ())
     for i in range(len(layers) - 1, -1, -1):
         layer, first, second = layers[i], saved[2 * i], saved[2 * i + 1]
         if not isinstance(layer, nn.Linear):
@@ -161,15 +161,15 @@ def differentiate_layers(
             gradient_FBO = kind.backward(layer, gradient_FBO, read, into)
             continue
         if layer.bias is not None:
-            found.append(torch.sum(gradient_FBO, 1, out=next(own, None)).float())
-        weight_FOI = torch.bmm(gradient_FBO.transpose(1, 2), first, out=next(own, None))
-        found.append(weight_FOI.float())
+            gradients.append(torch.sum(gradient_FBO, 1, out=next(buffers, None)).float())
+        weight_FOI = torch.bmm(gradient_FBO.transpose(1, 2), first, out=next(buffers, None))
+        gradients.append(weight_FOI.float())
         if i > 0 or of_input:
             out = None if memory is None else _no_longer_needed(layers, saved, i)
             gradient_FBO = torch.bmm(gradient_FBO, second, out=out)
     if memory is not None:
-        memory.of_parameters = found
-    return [gradient_FBO, *reversed(found)] if of_input else found[::-1]
+        memory.of_parameters = gradients
+    return [gradient_FBO, *reversed(gradients)] if of_input else gradients[::-1]
 
 
 def _no_longer_needed(layers: Sequence[Module], saved: Sequence[Tensor], i: int) -> Tensor | None:
@@ -206,7 +206,8 @@ class StackedLayers(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the value and the parameters."""
         of_input, (before, after) = ctx.needs_input_grad[2], ctx.dtypes
-        found = differentiate_layers(
+        layer_gradients = differentiate_layers(
             ctx.layers, ctx.saved_tensors, after, *gradients, of_input=of_input
         )
-        return None, None, *([found.pop(0).to(before)] if of_input else [None]), *found
+        input_gradient = layer_gradients.pop(0).to(before) if of_input else None
+        return None, None, input_gradient, *layer_gradients

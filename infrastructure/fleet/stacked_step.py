@@ -125,18 +125,18 @@ def _losses_of_each(
     is_stacked = isinstance(raw, Tensor)
     raws = [raw] if isinstance(raw, Tensor) else raw
     if outputs.backward is not None:  # a loss may keep what the next step writes over
-        raws = [each.clone() for each in raws]
-    leaves = [each.detach().requires_grad_() for each in raws]
-    own = leaves[0].unbind() if is_stacked else [leaf.clone() for leaf in leaves]
+        raws = [tensor.clone() for tensor in raws]
+    leaves = [tensor.detach().requires_grad_() for tensor in raws]
+    rows = leaves[0].unbind() if is_stacked else [leaf.clone() for leaf in leaves]
     check = draws.found if any(not turn.slot.is_checked for turn in turns) else None
     with _autocast(turns[0].slot.member.trainer, Precision.FP32):
-        pairs = zip(turns, map(outputs.structure, own), strict=True)
+        pairs = zip(turns, map(outputs.structure, rows), strict=True)
         losses = [loss_of(turn, output, check) for turn, output in pairs]
         loss_G = torch.stack([zero if loss is None else loss for loss in losses])
     if loss_G.requires_grad:
         loss_G.backward(weight_G)
-    found = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-    return loss_G.detach(), found[0] if is_stacked else found
+    gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    return loss_G.detach(), gradients[0] if is_stacked else gradients
 
 
 def _stackable(stacks: Stacks, turns: Sequence[Turn], outputs: Outputs) -> list[PendingLoss]:
@@ -166,8 +166,8 @@ def _check_parameters(stacks: Stacks, turns: Sequence[Turn]) -> None:
         if turn.is_alone or turn.slot.is_checked:
             continue
         turn.slot.is_checked = True
-        own = stacks.parameters.own(turn.slot.index)
-        if any(parameter.grad is not None for parameter in own):
+        parameters = stacks.parameters.own(turn.slot.index)
+        if any(parameter.grad is not None for parameter in parameters):
             turn.slot.alone_reason = "its loss uses the model's parameters directly"
             turn.is_alone = True
             stacks.parameters.drop_gradients(turn.slot.index)
@@ -188,12 +188,12 @@ def _finish(
     for row in ready if len(together) < len(ready) else ():
         if row in together:
             continue
-        own = stacks.parameters.own(members[row])
+        parameters = stacks.parameters.own(members[row])
         scaled = [gradient[row] for gradient in gradients]
-        turns[row].slot.member.trainer.step(_KnownGradients.apply(loss_G[row], scaled, *own))
+        turns[row].slot.member.trainer.step(_KnownGradients.apply(loss_G[row], scaled, *parameters))
     if not together:
         return
-    norms = [torch.linalg.vector_norm(each.flatten(1), dim=1) for each in gradients]
+    norms = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
     norm_G = torch.linalg.vector_norm(torch.stack(norms, dim=1), dim=1)
     if scale_G is not None:
         norm_G = norm_G / scale_G
@@ -202,7 +202,7 @@ def _finish(
     skipped = found_inf_G.tolist()
     rows = [row for row in together if not skipped[row]]
     stacks.adam.step(members, rows, gradients, norm_G, scale_G)
-    norms, losses = (each.unbind() for each in torch.stack((norm_G, loss_G)))
+    norms, losses = (values_G.unbind() for values_G in torch.stack((norm_G, loss_G)))
     found_inf = found_inf_G.unbind()
     for row in together:
         trainer = turns[row].slot.member.trainer

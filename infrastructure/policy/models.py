@@ -255,8 +255,8 @@ def _folder(path: Path | str, gguf_file: str | None) -> Path:
             "download it once (hf download NAME --local-dir FOLDER) and give that folder"
         )
     if gguf_file is not None and not (folder / gguf_file).is_file():
-        found = sorted(each.name for each in folder.glob("*.gguf"))
-        raise PolicyModelError(f"{folder} has no file {gguf_file!r}; its GGUF files are {found}")
+        names = sorted(file.name for file in folder.glob("*.gguf"))
+        raise PolicyModelError(f"{folder} has no file {gguf_file!r}; its GGUF files are {names}")
     return folder
 
 

@@ -65,7 +65,7 @@ class CharacterTokenizer:
             )
             raise ValueError(f"characters must differ from each other, got {twice} twice")
         self.characters = characters
-        self._ids = {each: number for number, each in enumerate(characters, start=3)}
+        self._ids = {character: number for number, character in enumerate(characters, start=3)}
 
     def __len__(self) -> int:
         """Number of ids, special tokens included."""
@@ -80,7 +80,7 @@ class CharacterTokenizer:
         unknown = set(text) - self._ids.keys()
         if unknown:
             raise UnknownCharacterError(unknown, self.characters)
-        ids = [self._ids[each] for each in text]
+        ids = [self._ids[character] for character in text]
         return [self.bos_token_id, *ids] if add_special_tokens else ids
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
@@ -90,4 +90,4 @@ class CharacterTokenizer:
         """
         special = ("", "", "") if skip_special_tokens else ("<pad>", "<s>", "</s>")
         names = (*special, *self.characters)
-        return "".join(names[each] for each in token_ids if each < len(names))
+        return "".join(names[token] for token in token_ids if token < len(names))

@@ -127,15 +127,15 @@ class FailureWatch:
         these three is reported.
         """
         self._overflows = 0 if math.isfinite(figures.gradient_norm) else self._overflows + 1
-        kinds = [each for each in (self._broken(figures), _starved(figures)) if each]
+        problems = [problem for problem in (self._broken(figures), _starved(figures)) if problem]
         if (collapsed := _collapsed(figures)) is not None:
-            kinds.append(collapsed)
-        found = [Failure(kind=kind, step=step, detail=detail) for kind, detail in kinds]
-        for failure in found:
+            problems.append(collapsed)
+        failures = [Failure(kind=kind, step=step, detail=detail) for kind, detail in problems]
+        for failure in failures:
             if not self.counts[failure.kind]:
                 self.failures.append(failure)
             self.counts[failure.kind] += 1
-        return found
+        return failures
 
     def require_healthy(self, step: int, figures: StepFigures) -> None:
         """As `see`, for a training that ends at a failure from which it cannot recover.

@@ -74,9 +74,9 @@ class RewardModel(nn.Module):
         _fit(self.output, features_NH, rewards_N)
 
 
-def same_weights(one: nn.Module, other: nn.Module) -> bool:
+def same_weights(model: nn.Module, other: nn.Module) -> bool:
     """Whether both have the same parameters and buffers, bit for bit."""
-    first, second = one.state_dict(), other.state_dict()
+    first, second = model.state_dict(), other.state_dict()
     return first.keys() == second.keys() and all(
         torch.equal(value, second[name]) for name, value in first.items()
     )

@@ -64,14 +64,14 @@ def read_object(path: Path) -> dict[str, Any]:
         ResultsError: The file cannot be read, or does not hold a JSON object.
     """
     try:
-        found = read_json(path, limit=MOST_BYTES, allow_nan=True)
+        content = read_json(path, limit=MOST_BYTES, allow_nan=True)
     except OSError as error:
         raise ResultsError(path, f"cannot be read: {error.strerror}") from error
     except JsonFileError as error:
         raise ResultsError(path, f"{error.problem}: restore it, or delete it") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ResultsError(path, "is not a JSON object: restore it, or delete it")
-    return found
+    return content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,18 +171,20 @@ class CellFolder:
         path = self.path / SUMMARY
         if not path.exists():
             return None
-        found = read_object(path)
-        version = found.pop("format", None)
+        content = read_object(path)
+        version = content.pop("format", None)
         if version != FORMAT:
             raise ResultsError(
                 path, f"has the format {version!r}, this version reads {FORMAT}: use a newer one"
             )
-        names = {each.name for each in fields(CellSummary)}
+        names = {attribute.name for attribute in fields(CellSummary)}
         try:
             for name in ("metrics", "totals"):
-                values = found.get(name, {})
-                found[name] = {each: read_number(value) for each, value in values.items()}
-            summary = CellSummary(**{name: each for name, each in found.items() if name in names})
+                values = content.get(name, {})
+                content[name] = {metric: read_number(value) for metric, value in values.items()}
+            summary = CellSummary(
+                **{name: value for name, value in content.items() if name in names}
+            )
             _check_types(summary)
             return summary
         except (TypeError, ValueError, AttributeError) as error:
@@ -201,7 +203,7 @@ class CellFolder:
         except OSError as error:
             raise ResultsError(path, f"cannot be read: {error.strerror}") from error
         lines = content.split(b"\n")[:-1]  # what follows the last newline was torn
-        found = []
+        steps = []
         for number, line in enumerate(lines, start=1):
             try:
                 step = json.loads(line)
@@ -209,8 +211,8 @@ class CellFolder:
                 raise ResultsError(path, f"line {number} is not JSON ({error})") from None
             if not isinstance(step, dict):
                 raise ResultsError(path, f"line {number} is not a JSON object")
-            found.append(step)
-        return found
+            steps.append(step)
+        return steps
 
 
 def require_own(summary: CellSummary, preset: str, seed: int, folder: Path) -> None:
@@ -264,20 +266,20 @@ def read_manifest(output: Path) -> dict[str, Any] | None:
     path = output / MANIFEST
     if not path.exists():
         return None
-    found = read_object(path)
-    version = found.pop("format", None)
+    content = read_object(path)
+    version = content.pop("format", None)
     if version != FORMAT:
         raise ResultsError(
             path, f"has the format {version!r}, this version reads {FORMAT}: use a newer one"
         )
-    return found
+    return content
 
 
 def cell_folders(output: Path) -> Iterator[tuple[str, int, CellFolder]]:
     """Preset, seed and folder of each cell in the folder of an experiment, sorted."""
-    found = []
+    folders = []
     for path in (output / "runs").glob("*_seed*"):
         match = _CELL.fullmatch(path.name)
         if match and path.is_dir():
-            found.append((match["preset"], int(match["seed"]), CellFolder(path)))
-    yield from sorted(found, key=lambda each: each[:2])
+            folders.append((match["preset"], int(match["seed"]), CellFolder(path)))
+    yield from sorted(folders, key=lambda cell: cell[:2])

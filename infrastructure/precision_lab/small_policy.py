@@ -106,8 +106,8 @@ def small_policy(
         tokenizer=tokenizer,
         special=special_tokens(model, tokenizer),
         prompts=[
-            tokenizer.encode(each.partition(" is")[0] + " is")
-            for each in islice(questions, prompts)
+            tokenizer.encode(question.partition(" is")[0] + " is")
+            for question in islice(questions, prompts)
         ],
     )
 
@@ -146,8 +146,8 @@ def _sentences(random: Random) -> Iterator[str]:
     """Sums with their results, without end."""
     while True:
         verb, function = random.choice(tuple(_VERBS.items()))  # seeded
-        one, other = random.randrange(10), random.randrange(10)
-        yield f"{one} {verb} {other} is {function(one, other)}. "
+        first, second = random.randrange(10), random.randrange(10)
+        yield f"{first} {verb} {second} is {function(first, second)}. "
 
 
 def _window(tokenizer: CharacterTokenizer, sentences: Iterator[str]) -> list[int]:

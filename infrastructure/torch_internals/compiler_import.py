@@ -33,7 +33,7 @@ def defer_compiler_import() -> None:
         return
     owners: list[type] = [Optimizer, *_subclasses(TorchDispatchMode)]
     methods = [var for owner in owners for var in vars(owner).values()]
-    originals = [each for each in map(_original, methods) if each is not None]
+    originals = [original for original in map(_original, methods) if original is not None]
     for original in originals:
         setattr(original, _CACHE, original)
     sys.meta_path.insert(0, _CompilerImport(originals))

@@ -30,7 +30,7 @@ def skips_and_unscales(kind: type[Optimizer], device: torch.device) -> bool:
             plain_step(optimizer)
         parameter.grad = torch.full_like(parameter, grad)
         if attributes:
-            given = {name: torch.tensor(each, device=device) for name, each in attributes.items()}
+            given = {name: torch.tensor(value, device=device) for name, value in attributes.items()}
             direct_step(optimizer, **given)
         elif grad:
             plain_step(optimizer)

@@ -16,8 +16,10 @@ def _one_by_one(tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 def _works(norms_of: Callable[[list[Tensor]], tuple[Tensor, ...]]) -> bool:
     values = ([3.0, 4.0], [[float("inf")]])
-    found = norms_of([torch.tensor(each, dtype=torch.float32, device="cpu") for each in values])
-    return [norm.item() for norm in found] == [5.0, float("inf")]
+    norms = norms_of(
+        [torch.tensor(numbers, dtype=torch.float32, device="cpu") for numbers in values]
+    )
+    return [norm.item() for norm in norms] == [5.0, float("inf")]
 
 
 norms: Callable[[list[Tensor]], tuple[Tensor, ...]] = checked("_foreach_norm", _works, _one_by_one)

@@ -39,12 +39,12 @@ def checked(name: str, works: Callable[[Function], bool], documented: Function) 
         works: Calls the function it is given and returns whether the results are right.
         documented: Does the same by documented operations.
     """
-    found = part(torch, name, documented)
-    if found is documented:
+    function = part(torch, name, documented)
+    if function is documented:
         return documented
     try:
-        if works(found):
-            return found
+        if works(function):
+            return function
         problem = "gave a wrong result"
     except (TypeError, RuntimeError) as error:
         problem = str(error)
@@ -54,11 +54,11 @@ def checked(name: str, works: Callable[[Function], bool], documented: Function) 
 
 def part(owner: object, name: str, otherwise: Part) -> Part:
     """The attribute *name* of *owner*, which belongs to torch, or *otherwise* if it has none."""
-    found: Part | None = getattr(owner, name, None)
-    if found is None:
+    attribute: Part | None = getattr(owner, name, None)
+    if attribute is None:
         UNAVAILABLE[name] = f"torch {torch.__version__} has no {name}"
         return otherwise
-    return found
+    return attribute
 
 
 @cache

@@ -15,8 +15,8 @@ def without_torch_function() -> AbstractContextManager[object]:
     Raises:
         UnavailableError: This torch has no such context.
     """
-    found = getattr(torch._C, "DisableTorchFunction", None)
-    if found is None:
+    context_class = getattr(torch._C, "DisableTorchFunction", None)
+    if context_class is None:
         raise UnavailableError("torch._C.DisableTorchFunction", "the precision lab")
-    context: AbstractContextManager[object] = found()
+    context: AbstractContextManager[object] = context_class()
     return context

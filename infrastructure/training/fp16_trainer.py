@@ -298,12 +298,12 @@ class FP16Trainer:
 
         A step that raises leaves neither gradients nor an open accumulation window behind.
         """
-        own, skipped = self.record, self._skipped
+        previous, skipped = self.record, self._skipped
         self.record = record
         try:
             yield
         finally:
-            self.record, self._skipped = own, skipped
+            self.record, self._skipped = previous, skipped
             self._micro_batches, self._replays, self._window_loss = 0, 0, None
             for parameter in self.model.parameters():
                 parameter.grad = None

@@ -106,8 +106,8 @@ class AdaptiveLossScale(LossScale):
 
     def state_dict(self) -> dict[str, float | int]:
         """Scale, tracker, interval and whether a trial is under way; reads the device."""
-        own = {"growth_interval": self.interval.item(), "trying": self._trying.item()}
-        return {**super().state_dict(), **own}
+        extra = {"growth_interval": self.interval.item(), "trying": self._trying.item()}
+        return {**super().state_dict(), **extra}
 
     def load_state_dict(self, state: dict[str, float | int]) -> None:
         """Restore what `state_dict` returned, of this class or of `LossScale`."""

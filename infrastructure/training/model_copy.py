@@ -47,7 +47,7 @@ def _find_place(model: Module) -> str:
     """The first attribute that cannot be copied alone, and its module."""
     kept = [*model.modules(), *model.parameters()]
     for name, module in model.named_modules():
-        attributes = {key: each for key, each in vars(module).items() if key not in REGISTRIES}
+        attributes = {key: value for key, value in vars(module).items() if key not in REGISTRIES}
         for key, value in {**attributes, **dict(module.named_buffers(recurse=False))}.items():
             try:
                 copy.deepcopy(value, _kept(kept))
@@ -58,4 +58,4 @@ def _find_place(model: Module) -> str:
 
 def _kept(objects: Iterable[Any]) -> dict[int, Any]:
     """The memory of `copy.deepcopy` by which it takes *objects* themselves."""
-    return {id(each): each for each in objects}
+    return {id(item): item for item in objects}

@@ -81,8 +81,8 @@ class OptimizerStep:
         """Ignore ``fused=False`` in a loaded state: it describes the optimizer that saved it."""
         groups = [dict(group) for group in state["param_groups"]]
         if self.fused_step_unavailable_reason is None:
-            for group, own in zip(groups, optimizer.param_groups, strict=False):
-                group["fused"] = own["fused"]  # torch itself reports a wrong number of groups
+            for group, current in zip(groups, optimizer.param_groups, strict=False):
+                group["fused"] = current["fused"]  # torch itself reports a wrong number of groups
         return {**state, "param_groups": groups}
 
     def __call__(self, norm: Tensor, divisor: Tensor | None, found_inf: Tensor) -> None:

@@ -114,8 +114,8 @@ class TrainerState:
         if not problems:
             self._model.load_state_dict(saved)
             return
-        own = self._model.state_dict()
-        before = {n: v.clone() if isinstance(v, Tensor) else v for n, v in own.items()}
+        current = self._model.state_dict()
+        before = {n: v.clone() if isinstance(v, Tensor) else v for n, v in current.items()}
         try:  # the model may have hooks that translate states of its earlier versions
             self._model.load_state_dict(saved)
         except Exception as error:

@@ -82,7 +82,9 @@ def _describe(error: Exception) -> str:
     """Why ``torch.load`` failed, in one line and without torch's advice to unpickle the file."""
     lines = (line.strip() for line in str(error).splitlines())
     advice = ("weights_only", "weights only", "torch.load")
-    facts = (line for line in lines if line and not any(each in line.lower() for each in advice))
+    facts = (
+        line for line in lines if line and not any(phrase in line.lower() for phrase in advice)
+    )
     fact = next(facts, "").removeprefix("WeightsUnpickler error: ")
     fact = fact.partition(" was not an allowed")[0]  # what follows is how to allow it
     return f"{type(error).__name__}: {fact}" if fact else type(error).__name__

@@ -17,9 +17,9 @@ def device_of(model: Module) -> torch.device:
     if not devices:
         raise ValueError("the model has no parameters, so there is nothing to train")
     if len(devices) > 1:
-        found = ", ".join(sorted(map(str, devices)))
+        names = ", ".join(sorted(map(str, devices)))
         raise ValueError(
-            f"the model's parameters must be on one device, found {found}: call model.to(device)"
+            f"the model's parameters must be on one device, found {names}: call model.to(device)"
         )
     return devices.pop()
 

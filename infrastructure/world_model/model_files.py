@@ -71,10 +71,10 @@ def save_model(
     """
     folder.mkdir(parents=True, exist_ok=True)
     shape = NetworkShape.of(model.encoder, model.codec, spare_rows=False)
-    own = type(model.ensemble) is EnsembleNetwork
+    is_library_network = type(model.ensemble) is EnsembleNetwork
     ensemble = model.ensemble.state_dict()
     states = {
-        "ensemble": without_spare_rows(ensemble, shape) if own else ensemble,
+        "ensemble": without_spare_rows(ensemble, shape) if is_library_network else ensemble,
         "linear": without_spare_rows(model.linear.state_dict(), shape),
     }
     if half:
@@ -89,7 +89,7 @@ def save_model(
         "calibration": model.calibration.to_json(),
         "ensemble_weight": model.ensemble_weight,
         "caution": model.policy_shift_warning,
-        "network": model.ensemble.sizes if own else None,
+        "network": model.ensemble.sizes if is_library_network else None,
         "weights": {"file": weights.name, "sha256": hashed.sha256},
         "extra": dict(extra),
     }
@@ -160,16 +160,16 @@ def _read_description(path: Path) -> Mapping[str, Mapping[str, object]]:
     try:
         with _file_in_place(path):
             index = _read_index(path)
-        found, digest, description = index["format"], index["sha256"], index["model"]
+        file_format, digest, description = index["format"], index["sha256"], index["model"]
     except ModelFileError:
         raise
     except JsonFileError as error:
         raise ModelFileError(path, f"it is truncated or altered ({error.problem})") from None
     except (KeyError, TypeError) as error:
         raise ModelFileError(path, f"it is truncated or altered ({error})") from error
-    if found not in FORMATS:
+    if file_format not in FORMATS:
         expected = " or ".join(map(str, FORMATS))
-        raise ModelFileError(path, f"its format is {found!r}, expected {expected}")
+        raise ModelFileError(path, f"its format is {file_format!r}, expected {expected}")
     if _digest(description) != digest:
         raise ModelFileError(path, "its hash differs from its content")
     return cast("Mapping[str, Mapping[str, object]]", description)

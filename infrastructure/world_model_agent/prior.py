@@ -64,8 +64,8 @@ class Prior:
         """
         path, reinstall = folder / _INDEX, "install the distribution that contains it again"
         try:
-            found = read_json(path, limit=_MOST_INDEX_BYTES, allow_nan=True)
-            index = cast("Mapping[str, Any]", found)
+            content = read_json(path, limit=_MOST_INDEX_BYTES, allow_nan=True)
+            index = cast("Mapping[str, Any]", content)
             if index["format"] != FORMAT:
                 problem = f"its format is {index['format']!r}, expected {FORMAT}"
                 raise PriorError(path, problem, reinstall)

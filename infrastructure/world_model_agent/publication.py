@@ -73,7 +73,8 @@ def gate_publication(
     skill = float((base_N - nll_N).mean())
     error = clustered_standard_error(base_N - nll_N, test.groups)
     measured = {
-        name: measure(each, test.outcomes, data.codec, base) for name, each in predicted.items()
+        name: measure(prediction, test.outcomes, data.codec, base)
+        for name, prediction in predicted.items()
     }
     skills = {f"{name}.{PRIMARY}": metrics[PRIMARY] for name, metrics in measured.items()}
     metrics = {**measured[family], **skills, f"{PRIMARY}_standard_error": error}
@@ -117,15 +118,15 @@ class _Rival:
     Attributes:
         name: First part of the names of its metrics.
         title: Name for people.
-        own, nll: Mean negative log-likelihood of the candidate and of this model on the same rows;
-            None if they could not be compared.
+        candidate_nll, nll: Mean negative log-likelihood of the candidate and of this model on the
+            same rows; None if they could not be compared.
         problem: Why they could not be compared.
         stands: Whether it stays in use if they could not be compared.
     """
 
     name: str
     title: str = ""
-    own: float = math.nan
+    candidate_nll: float = math.nan
     nll: float | None = None
     problem: str = ""
     stands: bool = False
@@ -133,14 +134,14 @@ class _Rival:
     @property
     def is_beaten(self) -> bool:
         """Whether the candidate may replace it."""
-        return not self.stands if self.nll is None else self.own < self.nll
+        return not self.stands if self.nll is None else self.candidate_nll < self.nll
 
     @property
     def text(self) -> str:
         """The comparison, for people."""
         if self.nll is None:
             return f"{self.title}: {self.problem}" if self.stands else self.problem
-        numbers = f"negative log-likelihood {self.own:.4f} against {self.nll:.4f}"
+        numbers = f"negative log-likelihood {self.candidate_nll:.4f} against {self.nll:.4f}"
         return f"{numbers} of {self.title}" if self.is_beaten else f"{self.title}: {numbers}"
 
     @property
@@ -148,7 +149,10 @@ class _Rival:
         """Its likelihood and the candidate's gain, if they were compared."""
         if self.nll is None:
             return {}
-        return {f"{self.name}.nll": self.nll, f"{self.name}.nll_gain": self.nll - self.own}
+        return {
+            f"{self.name}.nll": self.nll,
+            f"{self.name}.nll_gain": self.nll - self.candidate_nll,
+        }
 
 
 def _compare_published(
@@ -175,7 +179,9 @@ def _compare_published(
     if not math.isfinite(nll):
         problem = "the likelihood of the model in use is not finite"
         return _Rival(name="in_use", problem=problem)
-    return _Rival(name="in_use", title="the model in use", own=float(nll_N.mean()), nll=nll)
+    return _Rival(
+        name="in_use", title="the model in use", candidate_nll=float(nll_N.mean()), nll=nll
+    )
 
 
 def _compare_prior(
@@ -201,5 +207,5 @@ def _compare_prior(
     nll = float(row_nll(twin.predict_transitions(transitions), outcomes, data.codec).mean())
     if not math.isfinite(nll):
         return _Rival(name="prior", problem=f"the likelihood of {title} is not finite")
-    own = float(nll_N[torch.tensor(unseen)].mean())
-    return _Rival(name="prior", title=title, own=own, nll=nll)
+    candidate_nll = float(nll_N[torch.tensor(unseen)].mean())
+    return _Rival(name="prior", title=title, candidate_nll=candidate_nll, nll=nll)

@@ -164,8 +164,8 @@ class WorldModelAgent(ABC):
         decision = gate_publication(self._data, model, folder, self.build_model, self.prior_folder)
         world_model = WorldModel.from_fitted(decision.candidate, decision.metrics)
         world_model.beaten_prior = decision.beaten_prior
-        own = self.evaluate(world_model, self._data.test.transitions)
-        metrics = {**decision.metrics, **own, "training_steps": float(report.steps)}
+        agent_metrics = self.evaluate(world_model, self._data.test.transitions)
+        metrics = {**decision.metrics, **agent_metrics, "training_steps": float(report.steps)}
         world_model.metrics = dict(metrics)
         if decision.published:
             world_model.save(folder)

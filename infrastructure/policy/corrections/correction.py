@@ -118,16 +118,16 @@ def _statistics(
     some_B = mask_BS.any(dim=1)
     emptied_B1 = (some_B & ~kept_BS.any(dim=1))[:, None]
     any_token = mask_BS.any()
-    zero, one = torch.zeros_like(ratio_BS[0, 0]), torch.ones_like(ratio_BS)
+    zero, ones_BS = torch.zeros_like(ratio_BS[0, 0]), torch.ones_like(ratio_BS)
     smallest = ratio_BS.masked_fill(~mask_BS, torch.inf).amin()
     largest = ratio_BS.masked_fill(~mask_BS, -torch.inf).amax()
     return {
         "ratio_mean": masked_mean(ratio_BS, mask_BS),
         "ratio_min": torch.where(any_token, smallest, zero),
         "ratio_max": torch.where(any_token, largest, zero),
-        "clipped_fraction": masked_mean(clipped_BS * one, mask_BS),
-        "dropped_fraction": masked_mean(~kept_BS * one, mask_BS),
-        "dropped_sequence_fraction": masked_mean(emptied_B1 * one[:, :1], some_B[:, None]),
+        "clipped_fraction": masked_mean(clipped_BS * ones_BS, mask_BS),
+        "dropped_fraction": masked_mean(~kept_BS * ones_BS, mask_BS),
+        "dropped_sequence_fraction": masked_mean(emptied_B1 * ones_BS[:, :1], some_B[:, None]),
         "weight_mean": masked_mean(weights_BS, mask_BS),
         "token_ess": effective_sample_size(weights_BS.log(), mask_BS),
         "sequence_ess": effective_sample_size(evidence.log_ratio_BS.sum(dim=1), some_B),

@@ -56,15 +56,17 @@ def report_mismatch(
     present = measure(policies_BS[policy_precision], recorded_BS, mask_BS)
     if in_force != ("fp32", "fp32"):
         others: list[PrecisionName] = ["fp32", *halves]
-        policies_BS |= _computed(policy, [each for each in others if each != policy_precision])
-        rollouts_BS |= _computed(rollout, [each for each in others if each != rollout_precision])
+        policies_BS |= _computed(policy, [name for name in others if name != policy_precision])
+        rollouts_BS |= _computed(rollout, [name for name in others if name != rollout_precision])
     policies_N, rollouts_N = _valid(policies_BS, mask_BS), _valid(rollouts_BS, mask_BS)
     combinations = []
-    for (one, pi_N), (other, mu_N) in itertools.product(policies_N.items(), rollouts_N.items()):
+    for (of_policy, pi_N), (of_rollout, mu_N) in itertools.product(
+        policies_N.items(), rollouts_N.items()
+    ):
         k3, difference = summary(pi_N, mu_N)
         if not math.isnan(k3):
             combinations.append(
-                Combination(policy=one, rollout=other, k3=k3, mean_difference=difference)
+                Combination(policy=of_policy, rollout=of_rollout, k3=k3, mean_difference=difference)
             )
     return MismatchReport(
         policy=policy_precision,
@@ -91,22 +93,22 @@ def report_reference(
     began = time.perf_counter()
     present_BS = reference(in_force)
     exact_BS = present_BS if in_force == "fp32" else reference("fp32")
-    found = measure(present_BS, exact_BS, mask_BS)
+    measurement = measure(present_BS, exact_BS, mask_BS)
     seconds = time.perf_counter() - began
-    return ReferenceReport(precision=in_force, seconds=seconds, **asdict(found))
+    return ReferenceReport(precision=in_force, seconds=seconds, **asdict(measurement))
 
 
 def _computed(
     log_probs: LogProbs, precisions: Sequence[PrecisionName]
 ) -> dict[PrecisionName, Tensor]:
     """Log-probabilities in each of *precisions*, without those that raise; may hold NaN."""
-    found = {}
+    log_probs_BS = {}
     for name in precisions:
         try:
-            found[name] = log_probs(name)
+            log_probs_BS[name] = log_probs(name)
         except ArithmeticError:  # of the rollout: its logits are not finite
             continue
-    return found
+    return log_probs_BS
 
 
 def _valid(
@@ -114,4 +116,7 @@ def _valid(
 ) -> dict[PrecisionName, Tensor]:
     """Those of valid tokens, on the host, in float64."""
     valid_BS = mask_BS.to("cpu", torch.bool)
-    return {name: each.to("cpu", torch.float64)[valid_BS] for name, each in log_probs_BS.items()}
+    return {
+        name: values_BS.to("cpu", torch.float64)[valid_BS]
+        for name, values_BS in log_probs_BS.items()
+    }

@@ -128,7 +128,7 @@ def check_request(
             raise RolloutRequestError(
                 f"prompt {row} is empty: begin it with the tokenizer's beginning-of-sequence token"
             )
-        unknown = [each for each in prompt if not is_id(each, vocabulary)]
+        unknown = [token for token in prompt if not is_id(token, vocabulary)]
         if unknown:
             raise RolloutRequestError(
                 f"prompt {row} has the id {unknown[0]}, but the model has {vocabulary} ids: "

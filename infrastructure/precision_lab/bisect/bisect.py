@@ -120,17 +120,17 @@ class Oracle:
 
     def _all_places(self) -> list[Place]:
         """Places of a run in half precision; where it fails, of the run beyond that place, too."""
-        found: dict[Place, None] = {}
+        places: dict[Place, None] = {}
         fp32: set[Place] = set()
         while True:
             deviation, numerics = self._run(self._precisions, fp32)
             if not fp32:
                 self._known[frozenset()] = deviation
-            found.update(dict.fromkeys(numerics.places()))
+            places.update(dict.fromkeys(numerics.places()))
             failed = numerics.last_place
             if not deviation.error or failed is None or failed in fp32:
-                return list(found)
-            found[failed] = None
+                return list(places)
+            places[failed] = None
             fp32.add(failed)
 
     def _run(
@@ -186,17 +186,17 @@ def bisect(
     started = time.perf_counter()
     floor = NoiseFloor(experiment, precisions, progress)
     oracle = Oracle(experiment, precisions, floor, progress)
-    found = _smallest(oracle, tolerance)
+    places = _smallest(oracle, tolerance)
     culprits = sorted(
-        (_examined(place, found, oracle, tolerance) for place in found),
-        key=lambda each: (-each.without.ratio, -each.alone.ratio),
+        (_examined(place, places, oracle, tolerance) for place in places),
+        key=lambda culprit: (-culprit.without.ratio, -culprit.alone.ratio),
     )
-    cure, with_cure, time_ratio = _checked_cure(found, oracle, experiment, precisions, tolerance)
+    cure, with_cure, time_ratio = _checked_cure(places, oracle, experiment, precisions, tolerance)
     return Bisection(
         culprits=tuple(culprits),
         tolerance=tolerance,
         half=oracle.deviation(()),
-        cured=oracle.deviation(found),
+        cured=oracle.deviation(places),
         cure=cure,
         with_cure=with_cure,
         places=tuple(oracle.places),
@@ -214,10 +214,10 @@ def _smallest(oracle: Oracle, tolerance: float) -> list[Place]:
         lambda place: (place.role, place.module),
         lambda place: place,
     )
-    found = oracle.places
+    places = oracle.places
     for level in levels:
         groups: dict[Hashable, list[Place]] = {}
-        for place in found:
+        for place in places:
             groups.setdefault(level(place), []).append(place)
 
         def passes(groups: Mapping[Hashable, list[Place]], chosen: Sequence[Hashable]) -> bool:
@@ -225,19 +225,20 @@ def _smallest(oracle: Oracle, tolerance: float) -> list[Place]:
             return oracle.deviation(fp32).ratio <= tolerance
 
         minimal = minimal_subset(list(groups), partial(passes, groups))
-        found = [place for group in minimal for place in groups[group]]
-    return found
+        places = [place for group in minimal for place in groups[group]]
+    return places
 
 
-def _examined(place: Place, found: list[Place], oracle: Oracle, tolerance: float) -> Culprit:
-    without = oracle.deviation([each for each in found if each != place])
-    others = [each for each in oracle.places if each != place]
+def _examined(place: Place, culprits: list[Place], oracle: Oracle, tolerance: float) -> Culprit:
+    without = oracle.deviation([other for other in culprits if other != place])
+    others = [other for other in oracle.places if other != place]
     alone = oracle.deviation(others)
     partners: list[Place] = []
     if alone.ratio <= tolerance:
 
         def harmful(half: Sequence[Place]) -> bool:
-            return oracle.deviation([each for each in others if each not in half]).ratio > tolerance
+            fp32 = [other for other in others if other not in half]
+            return oracle.deviation(fp32).ratio > tolerance
 
         partners = minimal_subset(others, harmful)
     half = oracle.deviation(()).ratio
@@ -246,7 +247,7 @@ def _examined(place: Place, found: list[Place], oracle: Oracle, tolerance: float
 
 
 def _checked_cure(
-    found: list[Place],
+    culprits: list[Place],
     oracle: Oracle,
     experiment: Experiment,
     precisions: Mapping[Role, RolePrecision],
@@ -257,10 +258,10 @@ def _checked_cure(
     Where keeping modules does not suffice, as for what the root module computes by itself, the
     roles are put in FP32.
     """
-    cure = cure_of(found, precisions, experiment.models)
+    cure = cure_of(culprits, precisions, experiment.models)
     _, before = oracle.with_cure(Cure(keep_fp32={}, roles={}))
     deviation, seconds = oracle.with_cure(cure)
-    for role in {place.role: None for place in found}:
+    for role in {place.role: None for place in culprits}:
         if deviation.ratio <= tolerance:
             break
         cure = cure.with_role(role, FP32)

@@ -63,33 +63,33 @@ def bisect_folder(
         raise NothingHalfError(preset_name)
     with fixed_numerics():
         scaled = replace(experiment, loss_scale=replayed.loss_scale)
-        found = bisect(scaled, preset, tolerance=tolerance, progress=progress)
+        bisection = bisect(scaled, preset, tolerance=tolerance, progress=progress)
     device = next(next(iter(experiment.models.values())).parameters()).device
     result: dict[str, object] = {
         **replayed.describe(folder, device),
-        "trainer": _deviation(found.floor.deviation(replayed.outcome)),
-        **_of(found),
+        "trainer": _deviation(bisection.floor.deviation(replayed.outcome)),
+        **_of(bisection),
     }
     output.mkdir(parents=True, exist_ok=True)
     write_json(output / BISECT, result)
-    return found
+    return bisection
 
 
-def _of(found: Bisection) -> dict[str, object]:
+def _of(bisection: Bisection) -> dict[str, object]:
     return {
-        "tolerance": found.tolerance,
-        "half": _deviation(found.half),
-        "cured": _deviation(found.cured),
-        "with_cure": _deviation(found.with_cure),
-        "culprits": [_culprit(culprit) for culprit in found.culprits],
-        "keep_fp32": {role: list(names) for role, names in found.cure.keep_fp32.items()},
-        "roles": {role: str(each) for role, each in found.cure.roles.items()},
-        "settings": found.cure.lines(),
-        "places": len(found.places),
-        "runs": found.runs,
-        "seconds": found.seconds,
-        "time_ratio": found.time_ratio,
-        "noise_floor": dict(found.floor.errors),
+        "tolerance": bisection.tolerance,
+        "half": _deviation(bisection.half),
+        "cured": _deviation(bisection.cured),
+        "with_cure": _deviation(bisection.with_cure),
+        "culprits": [_culprit(culprit) for culprit in bisection.culprits],
+        "keep_fp32": {role: list(names) for role, names in bisection.cure.keep_fp32.items()},
+        "roles": {role: str(precision) for role, precision in bisection.cure.roles.items()},
+        "settings": bisection.cure.lines(),
+        "places": len(bisection.places),
+        "runs": bisection.runs,
+        "seconds": bisection.seconds,
+        "time_ratio": bisection.time_ratio,
+        "noise_floor": dict(bisection.floor.errors),
     }
 
 

@@ -37,7 +37,7 @@ class Cure:
 
     def with_role(self, role: Role, precision: RolePrecision) -> Cure:
         """The same with *precision* for *role*; in FP32 no module of it need be kept."""
-        kept = {each: names for each, names in self.keep_fp32.items() if each is not role}
+        kept = {other: names for other, names in self.keep_fp32.items() if other is not role}
         return Cure(
             keep_fp32=kept if precision == FP32 else self.keep_fp32,
             roles={**self.roles, role: precision},
@@ -77,7 +77,7 @@ def cure_of(
             roles.setdefault(place.role, replace(before, out="fp32"))
         else:
             roles[place.role] = FP32
-    kept = {role: _outermost(found) for role, found in names.items() if roles.get(role) != FP32}
+    kept = {role: _outermost(modules) for role, modules in names.items() if roles.get(role) != FP32}
     return Cure(keep_fp32=kept, roles=roles)
 
 

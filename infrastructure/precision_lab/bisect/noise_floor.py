@@ -92,8 +92,8 @@ class NoiseFloor:
         for number, seed in enumerate(_SEEDS, start=1):
             progress(number, self.runs, unit=unit)
             with OperandNoise(precisions, seed) as noise:
-                found = experiment.run(noise.role).quantities
-            for name, value in found.items():
+                quantities = experiment.run(noise.role).quantities
+            for name, value in quantities.items():
                 squares[name] += _mean_square(value - expected[name]) / len(_SEEDS)
         roundoff = max((unit_roundoff(precision) for precision in precisions.values()), default=0.0)
         self.errors = {

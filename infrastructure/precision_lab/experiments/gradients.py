@@ -33,10 +33,10 @@ class MeanGradients:
 
     def add(self, loss: Tensor) -> None:
         """Add the gradients of *loss*, []. They have the types of the parameters before that."""
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             loss * self._loss_scale, tuple(self._parameters.values()), allow_unused=True
         )
-        for (name, parameter), gradient in zip(self._parameters.items(), found, strict=True):
+        for (name, parameter), gradient in zip(self._parameters.items(), gradients, strict=True):
             whole = torch.zeros_like(parameter) if gradient is None else gradient
             part = whole.detach().float().cpu() / (self._loss_scale * self._losses)
             self._sums[name] = self._sums[name] + part if name in self._sums else part

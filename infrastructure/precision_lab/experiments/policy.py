@@ -83,32 +83,32 @@ class PolicyExperiment:
             len(self.batches),
             self.loss_scale,
         )
-        found = []
+        by_batch = []
         with torch.enable_grad():
             for tensors, of_frozen in zip(self.batches, frozen, strict=True):
                 quantities, loss = self._step(kernels, policy, value, tensors, of_frozen)
                 gradients.add(loss)
-                found.append(of_frozen | quantities)
+                by_batch.append(of_frozen | quantities)
         masks = [TokenBatch.from_tensors(batch).response_mask_BS.cpu() for batch in self.batches]
         return ExperimentResult(
-            quantities={**_joined(found), **gradients.quantities()},
+            quantities={**_joined(by_batch), **gradients.quantities()},
             mask_BS=computations.stacked(masks),
         )
 
     @torch.no_grad()
     def _frozen_roles(self, kernels: Kernels) -> list[dict[str, Tensor]]:
         """What reference, reward and rollout return for each batch; one copy exists at a time."""
-        found: list[dict[str, Tensor]] = [{} for _ in self.batches]
-        tokens = [TokenBatch.from_tensors(each) for each in self.batches]
+        by_batch: list[dict[str, Tensor]] = [{} for _ in self.batches]
+        tokens = [TokenBatch.from_tensors(batch) for batch in self.batches]
         for role, name, function in (
             (Role.REFERENCE, "reference_log_probs", self._reference_log_probs),
             (Role.REWARD, "rewards", _rewards),
             (Role.ROLLOUT, "rollout_log_probs", self._rollout_log_probs),
         ):
             model = kernels.model(role)
-            for quantities, batch in zip(found, tokens, strict=True):
+            for quantities, batch in zip(by_batch, tokens, strict=True):
                 quantities[name] = function(kernels, model, batch)
-        return found
+        return by_batch
 
     def _reference_log_probs(
         self, kernels: Kernels, model: ModelForward, batch: TokenBatch
@@ -208,8 +208,10 @@ def _policy_loss(
     return ratio_BS, loss
 
 
-def _joined(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def _joined(by_batch: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {
-        name: computations.stacked([each[name].detach().float().cpu() for each in found])
-        for name in found[0]
+        name: computations.stacked(
+            [quantities[name].detach().float().cpu() for quantities in by_batch]
+        )
+        for name in by_batch[0]
     }

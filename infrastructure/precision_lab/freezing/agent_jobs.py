@@ -117,20 +117,20 @@ def policy_job_experiment(
             old = job.model if number < last else copy.deepcopy(job.model)
             roles = _roles(job, old, reference or job.model, device)
             old.eval()
-            batches = [to_device(each, device) for each in generate(job, number, roles)]
+            batches = [to_device(batch, device) for batch in generate(job, number, roles)]
             job.model.train()
             for batch in batches:
                 trainer.train_batch(batch, job.loss)
             trainer.finish_window()
         tokens, rewards = _completions(batches)
-        plain = [_plain(each, device) for each in (reference or old, old, job.model)]
+        plain = [_plain(model, device) for model in (reference or old, old, job.model)]
         weights = PolicyWeights(reference=plain[0], old=plain[1], policy=plain[2])
         training = _training(weights.old, tokens)
         chunks = _chunks(tokens, rewards, size)
         return assembled_experiment(
             weights,
-            [each for each, _ in chunks],
-            [each for _, each in chunks],
+            [chunk for chunk, _ in chunks],
+            [chunk_rewards for _, chunk_rewards in chunks],
             training,
             seed=seed,
             frozen_batches=size.batches,
@@ -151,11 +151,11 @@ def _trainer(job: TrainingJob | OnPolicyJob, device: torch.device) -> FP16Traine
 def _endless(job: TrainingJob) -> Iterator[Batch]:
     epoch = 0
     while True:
-        found = 0
+        count = 0
         for batch in job.batches(epoch):
-            found += 1
+            count += 1
             yield batch
-        if not found:
+        if not count:
             raise LabError(f"the agent's job yields no batches for epoch {epoch}")
         epoch += 1
 
@@ -226,11 +226,11 @@ def _plain(model: Module, device: torch.device) -> Module:
             "cannot be frozen"
         )
     plain = build_policy(config, seed=0)
-    state, own = model.state_dict(), plain.state_dict()
-    if not own.keys() <= state.keys():
-        missing = sorted(own.keys() - state.keys())
+    state, expected = model.state_dict(), plain.state_dict()
+    if not expected.keys() <= state.keys():
+        missing = sorted(expected.keys() - state.keys())
         raise LabError(f"the model lacks {missing[0]}, which its configuration has")
-    plain.load_state_dict({name: state[name] for name in own})
+    plain.load_state_dict({name: state[name] for name in expected})
     return plain.to(device)
 
 
@@ -260,8 +260,8 @@ def _training(old: Module, tokens: TokenBatch) -> PolicyTraining:
 
 
 def _stop_tokens(config: object) -> tuple[int, ...]:
-    found = getattr(config, "eos_token_id", None)
-    stop_tokens = tuple(found if isinstance(found, list) else [found])
+    configured = getattr(config, "eos_token_id", None)
+    stop_tokens = tuple(configured if isinstance(configured, list) else [configured])
     if None in stop_tokens:
         raise LabError("the model's configuration has no end-of-sequence token: set eos_token_id")
     return stop_tokens

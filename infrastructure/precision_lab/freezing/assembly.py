@@ -79,7 +79,7 @@ def assembled_experiment(
     )
     hidden, masks = _hidden_states(weights.old, completions), _masks(completions)
     value.fit(
-        torch.cat([each[:, :-1][mask] for each, mask in zip(hidden, masks, strict=True)]),
+        torch.cat([states[:, :-1][mask] for states, mask in zip(hidden, masks, strict=True)]),
         torch.cat([r[:, None].expand(m.shape)[m] for r, m in zip(rewards, masks, strict=True)]),
     )
     batches = []
@@ -108,11 +108,11 @@ def assembled_experiment(
 
 
 def _require_moved(weights: PolicyWeights) -> None:
-    for one, other, consequence in (
+    for before, after, consequence in (
         (weights.reference, weights.old, "the KL would be 0"),
         (weights.old, weights.policy, "every ratio would be 1"),
     ):
-        if same_weights(one, other):
+        if same_weights(before, after):
             raise LabError(
                 f"the updates did not change the policy, so that {consequence}: its completions "
                 "have equal rewards, or the learning rate is too small. Freeze more or longer "

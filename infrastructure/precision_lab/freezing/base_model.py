@@ -88,7 +88,7 @@ def base_model_experiment(
         return assembled_experiment(
             PolicyWeights(reference=reference, old=old, policy=policy),
             batches,
-            [_synthetic_rewards(each) for each in batches],
+            [_synthetic_rewards(batch) for batch in batches],
             training,
             seed=seed,
             frozen_batches=size.batches,

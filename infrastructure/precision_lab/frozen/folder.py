@@ -64,7 +64,7 @@ class FrozenWriter:
                 self.path / name,
                 f"could not be written ({error}): free some space and freeze again",
             ) from error
-        self._dtypes[name] = {key: _type_name(each) for key, each in kept.items()}
+        self._dtypes[name] = {key: _type_name(tensor) for key, tensor in kept.items()}
         return name
 
     def copy_file(self, name: str, source: Path, length: int) -> None:
@@ -124,7 +124,7 @@ def check_new(path: Path) -> None:
     if (path / MANIFEST).exists():
         raise FrozenError(path, "holds a frozen experiment: choose another folder")
     if path.exists():
-        others = sorted(each.name for each in path.iterdir() if each.name not in _PARTS)
+        others = sorted(entry.name for entry in path.iterdir() if entry.name not in _PARTS)
         if others:
             raise FrozenError(path, f"is not empty ({others[0]}): choose another folder")
 
@@ -180,18 +180,18 @@ class FrozenFolder:
         path = self.path / name
         with self._verified(name) as file:
             try:
-                found = read_tensors(file)
+                tensors = read_tensors(file)
             except (TensorFileError, MemoryError) as error:
                 why = plain(" ".join(str(error).split()), 200)
                 raise FrozenError(path, f"holds no tensors ({why}): freeze again") from None
-        if not isinstance(found, dict) or not found:
+        if not isinstance(tensors, dict) or not tensors:
             raise FrozenError(path, "does not hold tensors by name: freeze again")
         limit = self.manifest.files[name].bytes
-        for key, tensor in found.items():
+        for key, tensor in tensors.items():
             problem = _problem(key, tensor, limit)
             if problem:
                 raise FrozenError(path, f"{problem}: freeze again")
-        return found
+        return tensors
 
     def _verified(self, name: str) -> BufferedReader:
         """The file *name*, open at its beginning, with the size and hash of the manifest."""

@@ -152,20 +152,20 @@ def _load(folder: FrozenFolder, module: Module, weights: dict[str, Tensor], what
 
 
 def _check_shapes(
-    folder: FrozenFolder, expected: Mapping[str, Tensor], found: Mapping[str, Tensor], what: str
+    folder: FrozenFolder, expected: Mapping[str, Tensor], loaded: Mapping[str, Tensor], what: str
 ) -> None:
-    """Check names, shapes and types of *found*.
+    """Check names, shapes and types of *loaded*.
 
     Raises:
         FrozenError: They are those of another model.
     """
     differing = [
         name
-        for name in sorted({*expected, *found})
+        for name in sorted({*expected, *loaded})
         if name not in expected
-        or name not in found
-        or expected[name].shape != found[name].shape
-        or expected[name].dtype != found[name].dtype
+        or name not in loaded
+        or expected[name].shape != loaded[name].shape
+        or expected[name].dtype != loaded[name].dtype
     ]
     if differing:
         names = ", ".join(differing[:_MOST_SHOWN]) + (", …" if differing[_MOST_SHOWN:] else "")

@@ -122,7 +122,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        found = read_json(path, limit=_MOST_BYTES)
+        content = read_json(path, limit=_MOST_BYTES)
     except FileNotFoundError:
         remedy = "freeze one with genesis-fp16 lab freeze"
         raise FrozenError(folder, f"holds no frozen experiment (no {MANIFEST}): {remedy}") from None
@@ -130,17 +130,17 @@ def read_manifest(folder: Path) -> Manifest:
         raise FrozenError(path, f"cannot be read: {error.strerror}") from error
     except JsonFileError as error:
         raise FrozenError(path, f"{plain(error.problem, 120)}: freeze again") from None
-    _check_version(path, found)
+    _check_version(path, content)
     try:
-        manifest = Manifest.model_validate(found)
+        manifest = Manifest.model_validate(content)
     except (ValidationError, RecursionError) as error:
         raise FrozenError(path, f"is not a manifest: {_first_problem(error)}") from None
     _check_references(path, manifest)
     return manifest
 
 
-def _check_version(path: Path, found: object) -> None:
-    version = found.get("format") if isinstance(found, Mapping) else None
+def _check_version(path: Path, content: object) -> None:
+    version = content.get("format") if isinstance(content, Mapping) else None
     if not isinstance(version, int) or isinstance(version, bool):
         raise FrozenError(path, "is not a manifest: it has no format number; freeze again")
     if version != FORMAT:
@@ -150,7 +150,7 @@ def _check_version(path: Path, found: object) -> None:
 
 def _check_references(path: Path, manifest: Manifest) -> None:
     named = [*manifest.weights.values(), *manifest.batches]
-    missing = sorted({each for each in named if each not in manifest.files})
+    missing = sorted({name for name in named if name not in manifest.files})
     if missing:
         raise FrozenError(path, f"names {missing[0]} but has no hash of it: freeze again")
     if len(set(manifest.batches)) < len(manifest.batches):

@@ -53,7 +53,9 @@ def measure_error(values: Tensor, exact: Tensor, mask: Tensor | None = None) -> 
     """
     if mask is None:
         mask = torch.ones_like(values, dtype=torch.bool)
-    found_N, exact_N = (each.double() for each in valid_values(mask, values=values, exact=exact))
+    found_N, exact_N = (
+        tensor.double() for tensor in valid_values(mask, values=values, exact=exact)
+    )
     absolute_N = (found_N - exact_N).abs()
     relative_N = absolute_N / (exact_N.abs() + _TINY)
     return PrecisionError(

@@ -133,7 +133,7 @@ def order_kept(values: Tensor, exact: Tensor) -> float:
         raise MetricError(f"the shapes differ: {tuple(values.shape)} and {tuple(exact.shape)}")
     signs, exact_signs = (
         torch.sign(flat[:, None] - flat[None, :])
-        for flat in (each.detach().cpu().double().flatten() for each in (values, exact))
+        for flat in (tensor.detach().cpu().double().flatten() for tensor in (values, exact))
     )
     distinct = exact_signs != 0
     if not distinct.any():

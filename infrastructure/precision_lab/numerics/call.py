@@ -89,8 +89,8 @@ def tensors_in(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple | list):
-        for each in value:
-            yield from tensors_in(each)
+        for item in value:
+            yield from tensors_in(item)
     elif type(value) is dict:
         yield from tensors_in(list(value.values()))
 
@@ -100,7 +100,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if type(value) in (tuple, list):
-        return type(value)([map_tensors(each, change) for each in value])
+        return type(value)([map_tensors(item, change) for item in value])
     if type(value) is dict:
-        return {key: map_tensors(each, change) for key, each in value.items()}
+        return {key: map_tensors(item, change) for key, item in value.items()}
     return value

@@ -88,9 +88,9 @@ def _type_asked_for(call: Call, role: Role, half: torch.dtype) -> torch.dtype | 
     by_name = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
     if name in by_name:
         return by_name[name]
-    for each in (*call.args[1:], *call.kwargs.values()):
-        if isinstance(each, torch.dtype):
-            return each
-        if isinstance(each, Tensor):
-            return _dtype(each, role, half)
+    for argument in (*call.args[1:], *call.kwargs.values()):
+        if isinstance(argument, torch.dtype):
+            return argument
+        if isinstance(argument, Tensor):
+            return _dtype(argument, role, half)
     return None

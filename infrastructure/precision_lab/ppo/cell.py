@@ -132,7 +132,7 @@ class PPOCell:
         }
         scaled = bool(precisions.scaled_roles & self._trained.keys())
         self._update = JointUpdate(
-            [list(each.module.parameters()) for each in self._trained.values()],
+            [list(forward.module.parameters()) for forward in self._trained.values()],
             learning_rate=settings.learning_rate,
             max_grad_norm=settings.max_grad_norm,
             scaled=scaled,
@@ -164,10 +164,11 @@ class PPOCell:
                     return
                 step, rows = self.updates, order.tensor_split(parts)[part % parts]
                 deadline.check(step)
-                found, figures, new_values_BS = self._step(round_, rows, values_BS, part)
+                measures, figures, new_values_BS = self._step(round_, rows, values_BS, part)
                 values_BS[rows] = new_values_BS
                 seconds = time.monotonic() - began
-                yield {"step": step, "round": number, "seconds": seconds, **round_.metrics, **found}
+                heading = {"step": step, "round": number, "seconds": seconds}
+                yield {**heading, **round_.metrics, **measures}
                 self.watch.require_healthy(step, figures)
                 began = time.monotonic()
 
@@ -191,8 +192,8 @@ class PPOCell:
             self._logits(Role.ROLLOUT, batch)  # its own results pass through the decoder
             self._require_declared_types()
         exact_BS, exact_reference_BS = (
-            log_probs_of(each(**batch.model_inputs(), use_cache=False).logits, batch, _TEMPERATURE)
-            for each in (self._exact_policy, self._exact_reference)
+            log_probs_of(model(**batch.model_inputs(), use_cache=False).logits, batch, _TEMPERATURE)
+            for model in (self._exact_policy, self._exact_reference)
         )
         return _Round(
             batch=batch,
@@ -213,7 +214,7 @@ class PPOCell:
             stop_tokens=self._models.stop_tokens,
         )
         return engine.generate(
-            [self._models.encode(each) for each in given],
+            [self._models.encode(problem) for problem in given],
             sampling=Sampling(temperature=_TEMPERATURE),
             max_new_tokens=self._settings.max_new_tokens,
             seed=seed,
@@ -268,12 +269,12 @@ class PPOCell:
         penalty_BS = kl_penalty(old.kl_log_probs_BS - reference_BS)
         kl_BS = penalty_BS.to(dtype_of(kl.out))
         self._see_tensors(Role.KL, reference_BS.to(dtype_of(kl.store)), penalty_BS, kl_BS)
-        stored = [each.to(dtype_of(types.store)) for each in (rewards_B, kl_BS, old.values_BS)]
-        reward_B, penalty_BS, values_BS = (each.to(dtype_of(types.compute)) for each in stored)
+        stored = [tensor.to(dtype_of(types.store)) for tensor in (rewards_B, kl_BS, old.values_BS)]
+        reward_B, penalty_BS, values_BS = (tensor.to(dtype_of(types.compute)) for tensor in stored)
         shaped_BS = shaped_rewards(reward_B, penalty_BS, mask_BS, self._settings.kl_coefficient)
-        found = gae(shaped_BS, values_BS, mask_BS, gae_lambda=self._settings.gae_lambda)
-        advantages_BS, returns_BS = (each.to(dtype_of(types.out)) for each in found)
-        self._see_tensors(Role.ADVANTAGE, stored[0], found[0], advantages_BS)
+        estimates = gae(shaped_BS, values_BS, mask_BS, gae_lambda=self._settings.gae_lambda)
+        advantages_BS, returns_BS = (tensor.to(dtype_of(types.out)) for tensor in estimates)
+        self._see_tensors(Role.ADVANTAGE, stored[0], estimates[0], advantages_BS)
         return advantages_BS, returns_BS
 
     def _step(
@@ -326,7 +327,7 @@ class PPOCell:
             kl_penalty_mean=kl.kl_penalty_mean,
             exact_kl_penalty_mean=exact,
         )
-        found = {
+        measures = {
             "loss": figures.loss,
             "policy_loss": policy_loss.item(),
             "value_loss": value_loss.item(),
@@ -336,7 +337,7 @@ class PPOCell:
             **asdict(clipping),
             **asdict(values),
         }
-        return found, figures, new.values_BS.detach()
+        return measures, figures, new.values_BS.detach()
 
     def _see(self, role: Role, out: Tensor) -> None:
         self.effective_precision[role] = self._seen[role].describe(out)

@@ -105,7 +105,7 @@ class CellModels:
             for completion in completions
         ]
         return TokenBatch.from_sequences(
-            [self.encode(each) for each in given], answers, pad_token=self.pad_token
+            [self.encode(problem) for problem in given], answers, pad_token=self.pad_token
         ).to(next(self.policy.parameters()).device)
 
     def scores(self, given: list[Problem], batch: TokenBatch) -> list[float]:
@@ -114,7 +114,7 @@ class CellModels:
         texts = [
             decode(tokens[:-1] if tokens[-1] in stop else tokens) for tokens in batch.responses()
         ]
-        return [score(*each) for each in zip(given, texts, strict=True)]
+        return [score(problem, text) for problem, text in zip(given, texts, strict=True)]
 
 
 def build_models(settings: CellSettings, seed: int) -> CellModels:
@@ -165,14 +165,14 @@ def prepare(settings: CellSettings, seed: int) -> CellModels:
 
     def demonstrated(model: nn.Module, answer: Callable[[Problem], str]) -> Tensor:
         drawn = list(islice(given, settings.preparation_batch))
-        batch = models.batch(drawn, [answer(each) for each in drawn])
+        batch = models.batch(drawn, [answer(problem) for problem in drawn])
         log_probs_BS = token_log_probs(model, batch, Sampling())  # type: ignore[arg-type]
         return -masked_mean(log_probs_BS, batch.response_mask_BS)
 
     expert = models.reward.language_model
     _fit(
         expert,
-        lambda _: demonstrated(expert, lambda each: each.answer),
+        lambda _: demonstrated(expert, lambda problem: problem.answer),
         settings.reward_model_steps,
         _LEARNING_RATE,
     )
@@ -183,7 +183,8 @@ def prepare(settings: CellSettings, seed: int) -> CellModels:
         if step == reference_at:
             models.reference.load_state_dict(models.policy.state_dict())
         return demonstrated(
-            models.policy, lambda each: with_errors(each, random, settings.demonstration_errors)
+            models.policy,
+            lambda problem: with_errors(problem, random, settings.demonstration_errors),
         )
 
     _fit(models.policy, demonstrated_with_errors, settings.warm_up_steps, _WARM_UP_LEARNING_RATE)
@@ -205,7 +206,7 @@ def _fit_value_head(
         stop_tokens=models.stop_tokens,
     )
     batch = engine.generate(
-        [models.encode(each) for each in given],
+        [models.encode(problem) for problem in given],
         sampling=Sampling(),
         max_new_tokens=settings.max_new_tokens,
         seed=seed,

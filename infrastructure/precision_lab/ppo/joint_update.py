@@ -59,8 +59,8 @@ class JointUpdate:
         self._groups = [list(group) for group in groups]
         self._stored = [parameter for group in self._groups for parameter in group]
         self._float32 = [
-            each if each.dtype == torch.float32 else Parameter(each.detach().float())
-            for each in self._stored
+            parameter if parameter.dtype == torch.float32 else Parameter(parameter.detach().float())
+            for parameter in self._stored
         ]
         self._max_grad_norm = max_grad_norm
         self._optimizer = torch.optim.AdamW(
@@ -72,12 +72,14 @@ class JointUpdate:
     @property
     def has_masters(self) -> bool:
         """Whether every trained weight is float32."""
-        return all(one is other for one, other in zip(self._stored, self._float32, strict=True))
+        return all(
+            stored is master for stored, master in zip(self._stored, self._float32, strict=True)
+        )
 
     def step(self, loss: Tensor) -> UpdateOutcome:
         """Backpropagate *loss*, [] float32, and update all weights, or none."""
         scale = 1.0 if self._scale is None else self._scale.scale.item()
-        before = [each.detach().clone() for each in self._stored]
+        before = [parameter.detach().clone() for parameter in self._stored]
         (loss * scale).backward()
         norms = [gradient_norm(group, scale=scale) for group in self._groups]
         norm = torch.tensor(norms, dtype=torch.float64).square().sum().sqrt().item()
@@ -87,17 +89,15 @@ class JointUpdate:
         for parameter in self._stored:
             parameter.grad = None
         if self._scale is not None:
-            found = torch.tensor([not applied, not loss.isfinite()], device=loss.device).float()
-            self._scale.update(found[0], found[1])
-        same = sum(
-            int((one == other).sum()) for one, other in zip(before, self._stored, strict=True)
-        )
+            flags = torch.tensor([not applied, not loss.isfinite()], device=loss.device).float()
+            self._scale.update(flags[0], flags[1])
+        same = sum(int((old == new).sum()) for old, new in zip(before, self._stored, strict=True))
         return UpdateOutcome(
             applied=applied,
             loss_scale=scale,
             gradient_norm=norm,
             role_norms=norms,
-            update_stagnation_rate=same / sum(each.numel() for each in self._stored),
+            update_stagnation_rate=same / sum(parameter.numel() for parameter in self._stored),
         )
 
     @torch.no_grad()

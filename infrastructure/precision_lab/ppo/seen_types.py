@@ -34,7 +34,7 @@ class SeenTypes:
     """
 
     def __init__(self, module: Module) -> None:
-        self._layer = [each for each in module.modules() if isinstance(each, Linear)][-1]
+        self._layer = [layer for layer in module.modules() if isinstance(layer, Linear)][-1]
         self._compute: torch.dtype | None = None
         self._layer.register_forward_hook(self._see)
 

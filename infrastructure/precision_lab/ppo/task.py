@@ -37,7 +37,9 @@ def score(problem: Problem, completion: str) -> float:
 
     Characters count at their position. Those too many or too few are wrong ones.
     """
-    right = sum(one == other for one, other in zip(problem.answer, completion, strict=False))
+    right = sum(
+        expected == given for expected, given in zip(problem.answer, completion, strict=False)
+    )
     return right / max(len(problem.answer), len(completion))
 
 

@@ -42,7 +42,7 @@ def measured(
         `PrecisionError`; ``gradients``; of a policy also ``metrics`` by the names of dtype-rlhf,
         and ``tokens``, values of the first valid tokens for histograms.
     """
-    found: dict[str, object] = {
+    result: dict[str, object] = {
         "loss": outcome.quantities["loss"].tolist(),
         "exact_loss": exact.quantities["loss"].tolist(),
         "not_finite": sorted(n for n, v in outcome.quantities.items() if not v.isfinite().all()),
@@ -50,21 +50,23 @@ def measured(
         "gradients": gradient_errors(outcome.gradients(), exact.gradients()),
     }
     if outcome.mask_BS is not None:
-        found["metrics"] = _policy_metrics(outcome, exact, outcome.mask_BS, preset)
-        found["tokens"] = _distributions(outcome, exact, outcome.mask_BS)
-    return found
+        result["metrics"] = _policy_metrics(outcome, exact, outcome.mask_BS, preset)
+        result["tokens"] = _distributions(outcome, exact, outcome.mask_BS)
+    return result
 
 
 def _errors(outcome: ExperimentResult, exact: ExperimentResult) -> dict[str, object]:
-    found: dict[str, object] = {}
+    errors: dict[str, object] = {}
     for name, value in exact.quantities.items():
         if not name.startswith(GRADIENT):
             mask = exact.mask_BS if value.ndim == 2 else None
-            found[name] = asdict(measure_error(outcome.quantities[name], value, mask))
-    return found
+            errors[name] = asdict(measure_error(outcome.quantities[name], value, mask))
+    return errors
 
 
-def gradient_errors(found: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> dict[str, object]:
+def gradient_errors(
+    gradients: Mapping[str, Tensor], exact: Mapping[str, Tensor]
+) -> dict[str, object]:
     """Error of gradients against *exact* ones of the same names.
 
     Returns:
@@ -72,42 +74,44 @@ def gradient_errors(found: Mapping[str, Tensor], exact: Mapping[str, Tensor]) ->
         exact norm; ``cosine`` of both; ``flushed``, the share of entries that are 0 and should not
         be; ``by_parameter``, the relative error of each. float64.
     """
-    one, other = (torch.cat([each[n].double().flatten() for n in exact]) for each in (found, exact))
-    norm, exact_norm = one.norm(), other.norm()
+    flat, exact_flat = (
+        torch.cat([tensors[n].double().flatten() for n in exact]) for tensors in (gradients, exact)
+    )
+    norm, exact_norm = flat.norm(), exact_flat.norm()
     return {
         "norm": norm.item(),
         "exact_norm": exact_norm.item(),
-        "relative_error": _relative(one, other),
-        "cosine": (one @ other / (norm * exact_norm)).item(),
-        "flushed": ((one == 0) & (other != 0)).double().mean().item(),
+        "relative_error": _relative(flat, exact_flat),
+        "cosine": (flat @ exact_flat / (norm * exact_norm)).item(),
+        "flushed": ((flat == 0) & (exact_flat != 0)).double().mean().item(),
         "by_parameter": {
-            n: _relative(found[n].double(), value.double()) for n, value in exact.items()
+            n: _relative(gradients[n].double(), value.double()) for n, value in exact.items()
         },
     }
 
 
-def _relative(one: Tensor, other: Tensor) -> float:
+def _relative(value: Tensor, exact: Tensor) -> float:
     smallest = torch.finfo(torch.float64).tiny
-    return float(((one - other).norm() / other.norm().clamp(min=smallest)).item())
+    return float(((value - exact).norm() / exact.norm().clamp(min=smallest)).item())
 
 
 def _policy_metrics(
     outcome: ExperimentResult, exact: ExperimentResult, mask_BS: Tensor, preset: RolePrecisions
 ) -> dict[str, object]:
-    found, expected = outcome.quantities, exact.quantities
+    quantities, expected = outcome.quantities, exact.quantities
     of_kl, of_value = preset[Role.KL].compute, preset[Role.VALUE].out
-    log_probs_BS, reference_BS = found["log_probs"], found["reference_log_probs"]
+    log_probs_BS, reference_BS = quantities["log_probs"], quantities["reference_log_probs"]
     return {
         **asdict(measure_kl(log_probs_BS, reference_BS, mask_BS, precision=of_kl)),
         "exact_kl_penalty_mean": exact_kl_penalty_mean(
             expected["log_probs"], expected["reference_log_probs"], mask_BS
         ),
-        **asdict(measure_reward_resolution(found["rewards"])),
-        **asdict(measure_values(found["values"], mask_BS, precision=of_value)),
+        **asdict(measure_reward_resolution(quantities["rewards"])),
+        **asdict(measure_values(quantities["values"], mask_BS, precision=of_value)),
         **asdict(
             measure_clipping(
                 log_probs_BS,
-                found["old_log_probs"],
+                quantities["old_log_probs"],
                 mask_BS,
                 precision=preset[Role.POLICY].out,
             )
@@ -116,7 +120,9 @@ def _policy_metrics(
         "reference_accum_err_final": measure_accumulated_error(
             reference_BS, expected["reference_log_probs"], mask_BS
         ).accum_err_final,
-        "mismatch_k3": _mismatch(found["trainer_log_probs"], found["rollout_log_probs"], mask_BS),
+        "mismatch_k3": _mismatch(
+            quantities["trainer_log_probs"], quantities["rollout_log_probs"], mask_BS
+        ),
     }
 
 
@@ -129,13 +135,13 @@ def _mismatch(trainer_BS: Tensor, rollout_BS: Tensor, mask_BS: Tensor) -> float:
 def _distributions(
     outcome: ExperimentResult, exact: ExperimentResult, mask_BS: Tensor
 ) -> dict[str, list[float]]:
-    found, expected = outcome.quantities, exact.quantities
+    quantities, expected = outcome.quantities, exact.quantities
     values = {
-        "log_prob_error": found["log_probs"] - expected["log_probs"],
-        "mismatch": found["trainer_log_probs"] - found["rollout_log_probs"],
-        "ratio": found["ratio"],
-        "log_ratio": found["log_ratio"],
-        "kl": found["kl"],
-        "value": found["values"],
+        "log_prob_error": quantities["log_probs"] - expected["log_probs"],
+        "mismatch": quantities["trainer_log_probs"] - quantities["rollout_log_probs"],
+        "ratio": quantities["ratio"],
+        "log_ratio": quantities["log_ratio"],
+        "kl": quantities["kl"],
+        "value": quantities["values"],
     }
     return {name: value[mask_BS][:_MOST_TOKENS].tolist() for name, value in values.items()}

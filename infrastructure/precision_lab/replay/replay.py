@@ -137,13 +137,13 @@ def _trainer_log_probs(experiment: PolicyExperiment, kernels: PresetKernels) -> 
     Their difference from ``rollout_log_probs`` is the mismatch.
     """
     model = kernels.model_as(experiment.models[Role.ROLLOUT], Role.POLICY)
-    found = []
+    by_batch = []
     for tensors in experiment.batches:
         batch = TokenBatch.from_tensors(tensors)
         logits_BTV = model(**batch.model_inputs(), use_cache=False).logits
         log_probs_BS = computations.log_probs_of(logits_BTV, batch, experiment.training.temperature)
-        found.append(log_probs_BS.float().cpu())
-    return computations.stacked(found)
+        by_batch.append(log_probs_BS.float().cpu())
+    return computations.stacked(by_batch)
 
 
 def replay_folder(
@@ -173,12 +173,12 @@ def replay_folder(
     results = []
     device = next(next(iter(experiment.models.values())).parameters()).device
     for number, preset in enumerate(presets, start=1):
-        found = replay_under(experiment, preset)
+        replayed = replay_under(experiment, preset)
         result = {
-            **found.describe(folder, device),
+            **replayed.describe(folder, device),
             "keep_fp32": list(experiment.keep_fp32),
-            "seconds": found.seconds,
-            **measured(found.outcome, exact, preset),
+            "seconds": replayed.seconds,
+            **measured(replayed.outcome, exact, preset),
         }
         path = output / "replay" / f"{preset.name}.json"
         write_json(path, result)

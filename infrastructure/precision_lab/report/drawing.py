@@ -95,8 +95,11 @@ class Axis:
 
 def tone_of(preset: str) -> Tone:
     """Colour of a preset: by its half type, and a fourth one for two types or an unknown name."""
-    found = PRESETS.get(preset)
-    if found is None or (policy := found[Role.POLICY].compute) != found[Role.ROLLOUT].compute:
+    precisions = PRESETS.get(preset)
+    if (
+        precisions is None
+        or (policy := precisions[Role.POLICY].compute) != precisions[Role.ROLLOUT].compute
+    ):
         return "mixed"
     return policy
 

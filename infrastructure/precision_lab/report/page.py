@@ -16,7 +16,7 @@ from infrastructure.precision_lab.report.verdict import verdict
 
 HTML, MARKDOWN, PLOTS = "report.html", "report.md", "plots"
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
-_MARKDOWN = str.maketrans({each: f"\\{each}" for each in "\\`*_{}[]<>#|!&~$"})
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|!&~$"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +85,10 @@ def origin(results: LabResults) -> list[tuple[str, str]]:
     environments = [
         cell.summary.environment for cell in results.cells if cell.summary is not None
     ] + [
-        each.get("environment")
-        for each in (results.comparison, results.bisect, *results.replays.values())
+        result.get("environment")
+        for result in (results.comparison, results.bisect, *results.replays.values())
     ]
-    found = {"folder": results.folder.name}
+    facts = {"folder": results.folder.name}
     for environment in environments:
         for name, value in environment.items() if isinstance(environment, dict) else ():
             shown = (
@@ -96,25 +96,25 @@ def origin(results: LabResults) -> list[tuple[str, str]]:
                 if isinstance(value, dict)
                 else value
             )
-            values = found.get(str(name), "").split("; ")
+            values = facts.get(str(name), "").split("; ")
             if str(shown) not in values:
-                found[str(name)] = "; ".join([each for each in values if each] + [str(shown)])
+                facts[str(name)] = "; ".join([known for known in values if known] + [str(shown)])
     if results.cells:
-        found["presets"] = ", ".join(results.presets)
-        found["seeds"] = ", ".join(map(str, results.seeds))
-        found["initial weights (SHA-256)"] = ", ".join(
+        facts["presets"] = ", ".join(results.presets)
+        facts["seeds"] = ", ".join(map(str, results.seeds))
+        facts["initial weights (SHA-256)"] = ", ".join(
             sorted({c.summary.initial_weights[:12] for c in results.cells if c.summary is not None})
         )
     if "weights_sha256" in results.comparison:
-        found["weights of the static comparison (SHA-256)"] = str(
+        facts["weights of the static comparison (SHA-256)"] = str(
             results.comparison["weights_sha256"]
         )[:12]
-    return [(name, value[:400]) for name, value in found.items()]
+    return [(name, value[:400]) for name, value in facts.items()]
 
 
 def _markdown(results: LabResults, sections: list[Section]) -> str:
     lines = ["# Precision report", ""]
-    lines += [f"- {_plain(each)}" for each in verdict(results)]
+    lines += [f"- {_plain(sentence)}" for sentence in verdict(results)]
     if results.problems:
         lines += ["", "## Files that could not be read", ""]
         lines += [f"- {_plain(problem)}" for problem in results.problems]

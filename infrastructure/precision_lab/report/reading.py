@@ -113,8 +113,8 @@ class LabResults:
     @property
     def culprits(self) -> list[Row] | None:
         """Places that the bisection names, the costliest first; None without a bisection."""
-        found = self.bisect.get("culprits")
-        return _objects(found) if isinstance(found, list) else None
+        culprits = self.bisect.get("culprits")
+        return _objects(culprits) if isinstance(culprits, list) else None
 
     @property
     def comparison_by_length(self) -> list[Row]:
@@ -147,11 +147,11 @@ def number(value: object) -> float | None:
 def texts(row: Row, name: str) -> list[str]:
     """The list *name* as texts; empty where it is something else."""
     value = row.get(name)
-    return [str(each) for each in value] if isinstance(value, list) else []
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _objects(value: object) -> list[Row]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def read_results(folder: Path) -> LabResults:
@@ -166,10 +166,10 @@ def read_results(folder: Path) -> LabResults:
             "sweep"
         )
     reader = _Reader(folder)
-    found = LabResults(
+    results = LabResults(
         folder=folder,
         manifest=reader.manifest(),
-        cells=sorted(reader.cells(), key=lambda each: (preset_order(each.preset), each.seed)),
+        cells=sorted(reader.cells(), key=lambda cell: (preset_order(cell.preset), cell.seed)),
         comparison_rows=reader.rows(folder / "probe" / COMPARISON_ROWS),
         comparison=reader.optional(folder / "probe" / COMPARISON_SUMMARY),
         replays=dict(reader.replays()),
@@ -181,13 +181,19 @@ def read_results(folder: Path) -> LabResults:
         },
         problems=reader.problems,
     )
-    if not (found.cells or found.comparison or found.replays or found.bisect or found.hypotheses):
-        detail = f": {'; '.join(found.problems)}" if found.problems else ""
+    if not (
+        results.cells
+        or results.comparison
+        or results.replays
+        or results.bisect
+        or results.hypotheses
+    ):
+        detail = f": {'; '.join(results.problems)}" if results.problems else ""
         raise ReportError(
             f"{folder} holds no result that can be read{detail}. Results are the folders runs, "
             "probe, replay and hypotheses, and bisect.json: see genesis-fp16 lab --help"
         )
-    return found
+    return results
 
 
 class _Reader:
@@ -236,9 +242,9 @@ class _Reader:
 
     def replays(self) -> Iterator[tuple[str, Row]]:
         for path in sorted(self.folder.glob("replay/*.json"), key=lambda p: preset_order(p.stem)):
-            found = self.optional(path)
-            if found:
-                yield path.stem, found
+            replay = self.optional(path)
+            if replay:
+                yield path.stem, replay
 
     def rows(self, path: Path, texts: Collection[str] = ("dtype",)) -> list[Row]:
         """Rows of a CSV file; what is not in *texts* is a number, or None where it is empty."""
@@ -273,15 +279,15 @@ def _numbers(step: Mapping[str, Any], path: Path, line: int) -> dict[str, float 
 
 
 def _parsed(row: Mapping[str, str | None], texts: Collection[str], path: Path, line: int) -> Row:
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for name, text in row.items():
         if name is None or text is None:
             raise ResultsError(path, f"line {line} has another number of columns than the head")
         if name in texts:
-            found[name] = text
+            parsed[name] = text
             continue
         try:
-            found[name] = float(text) if text else None
+            parsed[name] = float(text) if text else None
         except ValueError:
             raise ResultsError(path, f"line {line}: {name} is not a number: {text!r}") from None
-    return found
+    return parsed

@@ -12,13 +12,15 @@ from infrastructure.precision_lab.report.sections.learning import baseline_witho
 
 def verdict(results: LabResults) -> list[str]:
     """One sentence a finding, the most important first; at least one."""
-    found = [
+    sentences = [
         *_of_training(results),
         *_of_bisection(results),
         *_of_replay(results),
         *_of_comparison(results),
     ]
-    return found or ["The results here are not enough for a verdict: see below what is missing."]
+    return sentences or [
+        "The results here are not enough for a verdict: see below what is missing."
+    ]
 
 
 def _of_training(results: LabResults) -> Iterator[str]:
@@ -42,7 +44,7 @@ def _of_training(results: LabResults) -> Iterator[str]:
             reasons = ", ".join(f"{name} in {count}" for name, count in categories.most_common())
             cells = sum(cell.preset == preset for cell in results.cells)
             yield f"{preset} fails: {reasons} of {cells} seeds."
-    yield from _of_reward(results, [each for each in presets if each not in broken])
+    yield from _of_reward(results, [preset for preset in presets if preset not in broken])
 
 
 def _of_reward(results: LabResults, presets: list[str]) -> Iterator[str]:

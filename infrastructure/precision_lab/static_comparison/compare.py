@@ -157,24 +157,24 @@ def compare(
     halves = {
         dtype: RoleForward(model, device, RolePrecision(dtype, dtype, "fp32")) for dtype in dtypes
     }
-    found = list[tuple[HalfName, float, int, _Errors]]()
+    measured = list[tuple[HalfName, float, int, _Errors]]()
     for number, (length, batch) in enumerate(sorted(sequences.items())):
         progress(number, len(sequences), unit="lengths measured")
         parts = defaultdict[tuple[HalfName, float], list[_Errors]](list)
         for rows in _in_parts(batch.to(device), vocabulary_size(model)):
             for key, errors in _compare(reference, halves, rows, temperatures):
                 parts[key].append(errors)
-        found += [(*key, length, _Errors.joined(each)) for key, each in parts.items()]
+        measured += [(*key, length, _Errors.joined(pieces)) for key, pieces in parts.items()]
     if weights_sha256({"policy": model}) != before:
         raise ComparisonError(
             "the float32 weights changed during the static comparison: the result is void"
         )
     return ComparisonResult(
-        by_length=[_row(*each, 1, each[2] - 1) for each in found],
-        by_position=[row for each in found for row in _rows_by_position(*each)],
+        by_length=[_row(*entry, 1, entry[2] - 1) for entry in measured],
+        by_position=[row for entry in measured for row in _rows_by_position(*entry)],
         sequence_error={
             (dtype, temperature, length): _number(errors.sequences_B.abs(), torch.mean)
-            for dtype, temperature, length, errors in found
+            for dtype, temperature, length, errors in measured
         },
         weights_sha256=before,
     )
@@ -301,7 +301,7 @@ def _errors(
 def _difference(wanted_NV: Tensor, found_NV: Tensor, tokens_N1: Tensor) -> tuple[Tensor, Tensor]:
     """Δ log p of the tokens and KL(wanted ‖ found), [N] float64 on the CPU."""
     wanted_N, found_N = (
-        each.gather(-1, tokens_N1)[:, 0].double() for each in (wanted_NV, found_NV)
+        log_probs_NV.gather(-1, tokens_N1)[:, 0].double() for log_probs_NV in (wanted_NV, found_NV)
     )
     kl_N = (wanted_NV.double().exp() * (wanted_NV.double() - found_NV.double())).sum(-1)
     finite_N = found_N.isfinite() & kl_N.isfinite()

@@ -102,7 +102,7 @@ def run_comparison(
         request.base_model, seed=request.seed, prompts=request.prompts, progress=progress
     )
     limit = context_length(base.model) or math.inf
-    too_long = [each for each in sorted(set(request.lengths)) if each > limit]
+    too_long = [length for length in sorted(set(request.lengths)) if length > limit]
     lengths = sorted(set(request.lengths) - set(too_long))
     sequences = {}
     for number, length in enumerate(lengths):

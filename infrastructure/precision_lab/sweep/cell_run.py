@@ -128,7 +128,7 @@ def _trained(
         except Exception as error:
             return last, next(iter(cell.watch.failures), failure_of(error, step=cell.updates))
         folder.append(metrics)  # an error of the disk ends the sweep, not the cell
-        last.update({name: float(each) for name, each in metrics.items() if each is not None})
+        last.update({name: float(value) for name, value in metrics.items() if value is not None})
         on_step(metrics["step"] + 1)
 
 

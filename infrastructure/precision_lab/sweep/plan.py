@@ -97,8 +97,8 @@ class SweepPlan:
             return {}
         if manifest.get("kind") != KIND:
             raise ForeignFolderError(output, f"its kind is {manifest.get('kind')!r}, not {KIND!r}")
-        found, own = manifest.get("settings"), self._identity
-        if not isinstance(found, Mapping):
+        there, here = manifest.get("settings"), self._identity
+        if not isinstance(there, Mapping):
             raise ForeignFolderError(output, "its manifest names no settings")
         for name, kind in (("presets", str), ("seeds", int)):
             if not _is_list_of(kind, manifest.get(name, [])):
@@ -107,9 +107,9 @@ class SweepPlan:
             if not isinstance(manifest.get(name, {}), Mapping):
                 raise ForeignFolderError(output, f"its manifest has no object {name}")
         differing = [
-            f"{name} is {found.get(name)!r} there and {own.get(name)!r} here"
-            for name in sorted(own.keys() | found.keys())
-            if found.get(name) != own.get(name)
+            f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
+            for name in sorted(here.keys() | there.keys())
+            if there.get(name) != here.get(name)
         ]
         if differing:
             raise ForeignFolderError(output, ", ".join(differing))
@@ -138,19 +138,19 @@ class SweepPlan:
     @property
     def _identity(self) -> dict[str, Any]:
         settings = self.settings.as_dict()
-        return {name: each for name, each in settings.items() if name not in _OF_THE_MACHINE}
+        return {name: value for name, value in settings.items() if name not in _OF_THE_MACHINE}
 
 
 def _require_distinct(name: str, values: Collection[object]) -> None:
     if not values:
         raise LabError(f"a sweep needs at least one {name}")
     if len(set(values)) != len(values):
-        twice = sorted({str(each) for each in values if list(values).count(each) > 1})
+        twice = sorted({str(value) for value in values if list(values).count(value) > 1})
         raise LabError(f"{name} {', '.join(twice)} is named twice")
 
 
 def _is_list_of(kind: type, value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
 
 
 def has_ended(summary: CellSummary | None, *, repeat_failed: bool) -> bool:

@@ -48,8 +48,8 @@ class SweepResult:
     @property
     def counts(self) -> dict[str, int]:
         """Number of cells by category; ``not_run`` are those without results."""
-        found = Counter("not_run" if s is None else s.category for s in self.summaries.values())
-        return dict(sorted(found.items()))
+        counts = Counter("not_run" if s is None else s.category for s in self.summaries.values())
+        return dict(sorted(counts.items()))
 
 
 def cells_to_run(
@@ -64,9 +64,9 @@ def cells_to_run(
     plan.check_folder(output)
     summaries = {cell: summary_of(output, cell) for cell in plan.cells}
     return {
-        cell: each
-        for cell, each in summaries.items()
-        if not has_ended(each, repeat_failed=repeat_failed)
+        cell: summary
+        for cell, summary in summaries.items()
+        if not has_ended(summary, repeat_failed=repeat_failed)
     }
 
 
@@ -141,10 +141,10 @@ class _Call:
     def prepare(self, seed: int) -> None:
         """Make the initial weights of a seed's cells, or check those that are there."""
         path = self._plan.weights_of(self._output, seed)
-        found = self._pool.ask({"seed": seed, "weights": str(path)})
+        digest = self._pool.ask({"seed": seed, "weights": str(path)})
         with self._guard:
-            known = self._manifest["initial_weights"].setdefault(str(seed), found)
-            if known != found:
+            known = self._manifest["initial_weights"].setdefault(str(seed), digest)
+            if known != digest:
                 raise LabError(
                     f"{path} has other weights than the sweep began with, so new cells could not "
                     "be compared with those that have ended: restore it, or choose another folder"

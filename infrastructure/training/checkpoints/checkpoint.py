@@ -71,7 +71,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     remedy = "delete it to resume from the previous one, or start a new run"
     try:
         manifest = read_model(manifest_path(path), _Manifest, limit=_MOST_MANIFEST_BYTES)
-        found = hash_file(path)
+        hashed = hash_file(path)
     except FileNotFoundError as error:
         if not path.exists() and not manifest_path(path).exists():
             raise CheckpointError(path, "does not exist", "correct the path") from error
@@ -84,7 +84,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
         raise CheckpointError(
             path, f"has format {manifest.format}, this version reads {FORMAT_VERSION}", remedy
         )
-    if (manifest.bytes, manifest.sha256) != (found.bytes, found.sha256):
+    if (manifest.bytes, manifest.sha256) != (hashed.bytes, hashed.sha256):
         raise CheckpointError(path, "does not match its manifest's size and SHA-256", remedy)
     try:
         state = read_tensors(path, device)

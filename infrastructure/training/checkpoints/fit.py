@@ -26,9 +26,9 @@ _NOT_REPLAYED = {"params", "capturable", "differentiable", "foreach", "fused"}
 
 def in_one_line(problems: Iterable[str]) -> str:
     """The first *problems*; empty if there are none."""
-    found = list(problems)
-    more = len(found) - _MOST_NAMED
-    return "; ".join(found[:_MOST_NAMED] + ([f"and {more} more"] if more > 0 else []))
+    texts = list(problems)
+    more = len(texts) - _MOST_NAMED
+    return "; ".join(texts[:_MOST_NAMED] + ([f"and {more} more"] if more > 0 else []))
 
 
 def compare_model(saved: object, model: Module) -> Iterator[str]:
@@ -36,10 +36,10 @@ def compare_model(saved: object, model: Module) -> Iterator[str]:
     if not isinstance(saved, Mapping) or not all(isinstance(name, str) for name in saved):
         yield "has a model that is not tensors by name"
         return
-    own = model.state_dict()
-    yield from (f"lacks {name}" for name in own if name not in saved)
-    yield from (f"has {name}, which the model lacks" for name in saved if name not in own)
-    for name, value in own.items():
+    state = model.state_dict()
+    yield from (f"lacks {name}" for name in state if name not in saved)
+    yield from (f"has {name}, which the model lacks" for name in saved if name not in state)
+    for name, value in state.items():
         if name in saved and isinstance(value, Tensor):
             yield from _compare_tensor(name, saved[name], tuple(value.shape), _kind(value))
 
@@ -55,16 +55,18 @@ def compare_optimizer(saved: object, optimizer: Optimizer, model: Module) -> Ite
         return
     state = cast("dict[str, Any]", saved)
     groups, own_groups = state["param_groups"], optimizer.param_groups
-    sizes, own_sizes = ([len(g["params"]) for g in each] for each in (groups, own_groups))
+    sizes, own_sizes = (
+        [len(g["params"]) for g in param_groups] for param_groups in (groups, own_groups)
+    )
     if sizes != own_sizes:
         yield f"has an optimizer of {sizes} parameters by group where this one has {own_sizes}"
         return
     names = {parameter: name for name, parameter in model.named_parameters()}
-    for group, own in zip(groups, own_groups, strict=True):
-        if difference := _other_settings(group, own, optimizer):
+    for group, own_group in zip(groups, own_groups, strict=True):
+        if difference := _other_settings(group, own_group, optimizer):
             yield difference
             continue
-        yield from _compare_group(type(optimizer), state["state"], group, own, names)
+        yield from _compare_group(type(optimizer), state["state"], group, own_group, names)
 
 
 def own_tensors(optimizer: Optimizer) -> None:
@@ -112,12 +114,12 @@ def is_optimizer_state(value: object) -> bool:
 
 
 def _other_settings(
-    group: Mapping[str, Any], own: Mapping[str, Any], optimizer: Optimizer
+    group: Mapping[str, Any], own_group: Mapping[str, Any], optimizer: Optimizer
 ) -> str | None:
     lacking = set(optimizer.defaults) - set(group) - _OPTIONAL_SETTINGS
     if not lacking:
         return None
-    others = ", ".join(sorted(map(str, set(group) - set(own) - _OPTIONAL_SETTINGS)))
+    others = ", ".join(sorted(map(str, set(group) - set(own_group) - _OPTIONAL_SETTINGS)))
     return (
         f"belongs to another optimizer than {type(optimizer).__name__}: it has "
         f"{others or 'no setting of its own'}, but not {', '.join(sorted(lacking))}"
@@ -128,13 +130,13 @@ def _compare_group(
     kind: type[Optimizer],
     states: Mapping[int, Mapping[str, object]],
     group: Mapping[str, Any],
-    own: Mapping[str, Any],
+    own_group: Mapping[str, Any],
     names: Mapping[Parameter, str],
 ) -> Iterator[str]:
     if not kind.__module__.startswith("torch.optim"):
         return
     fresh: dict[int, Mapping[str, object]] = {}
-    for number, parameter in zip(group["params"], own["params"], strict=True):
+    for number, parameter in zip(group["params"], own_group["params"], strict=True):
         entry = states.get(number)
         if not entry:  # it has had no gradient yet
             continue

@@ -61,8 +61,8 @@ class CheckpointFolder:
 
     def paths(self) -> list[Path]:
         """The complete checkpoints, newest first."""
-        found = (p for p in self._folder.glob(_PATTERN) if manifest_path(p).exists())
-        return sorted(found, reverse=True)
+        complete = (p for p in self._folder.glob(_PATTERN) if manifest_path(p).exists())
+        return sorted(complete, reverse=True)
 
     def newest(
         self, like: Mapping[str, Tensor], on_unreadable: Callable[[CheckpointError], None]

@@ -97,7 +97,7 @@ def _problems(saved: object) -> Iterator[str]:
 
 def _maps_names_to(kind: type, value: object) -> bool:
     return isinstance(value, dict) and all(
-        isinstance(name, str) and isinstance(each, kind) for name, each in value.items()
+        isinstance(name, str) and isinstance(item, kind) for name, item in value.items()
     )
 
 

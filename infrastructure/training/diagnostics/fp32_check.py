@@ -85,7 +85,9 @@ def _watch_calls(modules: Mapping[str, Module]) -> dict[str, bool]:
 def _related(name: str, names: Iterable[str]) -> list[str]:
     """Those of *names* that are *name*, around it or inside it."""
     return [
-        each for each in names if f"{name}.".startswith(f"{each}.") or each.startswith(f"{name}.")
+        other
+        for other in names
+        if f"{name}.".startswith(f"{other}.") or other.startswith(f"{name}.")
     ]
 
 

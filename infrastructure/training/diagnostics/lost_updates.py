@@ -67,7 +67,9 @@ def measure_underflow(
     Returns:
         None if FP32's gradient is zero.
     """
-    owners = [module for module, each in zip(modules, exact, strict=True) if each is not None]
+    owners = [
+        module for module, gradient in zip(modules, exact, strict=True) if gradient is not None
+    ]
     rows = [
         _lost(h, e, precision.compute, scale)
         for h, e in zip(half, exact, strict=True)

@@ -60,7 +60,7 @@ def diagnose_overflow(
         def overflows(precision: Precision, scale: float) -> bool:
             return not is_finite(passes.run(batch, precision, scale, state, dropout=True))
 
-        scale = next((each for each in scales if overflows(precision, each)), None)
+        scale = next((candidate for candidate in scales if overflows(precision, candidate)), None)
         if scale is None:
             return Diagnosis(cause="not_reproduced", scale=scales[-1])
         if overflows(Precision.FP32, 1.0):
@@ -75,11 +75,11 @@ def diagnose_overflow(
     return _diagnosis("forward", forward, scale=scale)
 
 
-def is_finite(found: Pass) -> bool:
+def is_finite(result: Pass) -> bool:
     """Whether the loss and the norm of the gradients are finite, as in a step; reads the device."""
-    gradients = [gradient for gradient in found.gradients if gradient is not None]
-    if not math.isfinite(found.loss) or not gradients:
-        return math.isfinite(found.loss)
+    gradients = [gradient for gradient in result.gradients if gradient is not None]
+    if not math.isfinite(result.loss) or not gradients:
+        return math.isfinite(result.loss)
     norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
     return bool(torch.linalg.vector_norm(norms).isfinite())
 

@@ -127,8 +127,8 @@ class RankGradients:
         """
         sums = [loss.double(), loss.new_full((), count, dtype=torch.float64)]
         if self._ddp is None:
-            own = self._norm([cast("Any", grad).to_local() for grad in grads])
-            sums.append(own.double().square() / self._replicas)
+            local_norm = self._norm([cast("Any", grad).to_local() for grad in grads])
+            sums.append(local_norm.double().square() / self._replicas)
         total = torch.stack(sums)
         dist.all_reduce(total, group=self._group)
         norm = self._norm(grads) if self._ddp is not None else total[2].sqrt().float()

@@ -178,12 +178,12 @@ def method_of(module: Module, name: str) -> Callable[..., Any]:
     if isinstance(module, DistributedDataParallel):
         getattr(module.module, name)
         return partial(_call_inside_ddp, module, name)
-    found = getattr(module, name)
-    hooked = f"_{name}_inside_fsdp" if isinstance(found, Module) else name
+    attribute = getattr(module, name)
+    hooked = f"_{name}_inside_fsdp" if isinstance(attribute, Module) else name
     if hooked not in vars(module):
         from torch.distributed.fsdp import register_fsdp_forward_method
 
-        vars(module)[hooked] = found  # beside a submodule, which no function can replace
+        vars(module)[hooked] = attribute  # beside a submodule, which no function can replace
         register_fsdp_forward_method(module, hooked)
     method: Callable[..., Any] = getattr(module, hooked)
     return method

@@ -34,10 +34,10 @@ def restore_random_state(state: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)
 
 
-def same_random_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def same_random_state(before: dict[str, Any], after: dict[str, Any]) -> bool:
     """Whether two results of `random_state`, of one device, are equal: nothing was drawn."""
-    return one["python"] == other["python"] and all(
-        one[name] is None or torch.equal(one[name], other[name]) for name in ("torch", "cuda")
+    return before["python"] == after["python"] and all(
+        before[name] is None or torch.equal(before[name], after[name]) for name in ("torch", "cuda")
     )
 
 

@@ -67,7 +67,10 @@ class AutoPrecision:
         if effective != "fp32" and Role.POLICY in roles:  # those of a preset
             precisions = {role: RolePrecision.parse(types) for role, types in roles.items()}
             if precisions[Role.POLICY].compute != effective:
-                roles = {role: str(each.in_half(effective)) for role, each in precisions.items()}
+                roles = {
+                    role: str(precision.in_half(effective))
+                    for role, precision in precisions.items()
+                }
         return replace(wish, effective=effective, reason="measured", roles=roles)
 
     def _read(self) -> PrecisionName | None:

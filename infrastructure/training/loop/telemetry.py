@@ -238,7 +238,7 @@ class TelemetryObserver:
             backoffs = [count for count in _BACKOFFS if count <= overflows]
             scales = [self._overflow_scale / config.backoff_factor**count for count in backoffs]
             lowest = config.min_loss_scale
-        found = diagnose_overflow(
+        diagnosis = diagnose_overflow(
             passes, batch, precision=trainer.precision, scales=scales, lowest=lowest
         )
         self._diagnosis_seconds = self._spend(began)
@@ -246,12 +246,12 @@ class TelemetryObserver:
             OverflowDiagnosed(
                 step=trainer.training_steps,
                 precision=trainer.precision.value,
-                loss_scale=found.scale,
+                loss_scale=diagnosis.scale,
                 overflows=overflows,
-                cause=found.cause,
-                lower_scale_helps=found.lower_scale_helps,
-                module=found.module,
-                operation=found.operation,
+                cause=diagnosis.cause,
+                lower_scale_helps=diagnosis.lower_scale_helps,
+                module=diagnosis.module,
+                operation=diagnosis.operation,
                 seconds=self._diagnosis_seconds,
             )
         )

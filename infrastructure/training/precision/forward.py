@@ -75,8 +75,8 @@ class PrecisionForward:
 
     def _unknown_method(self, name: str) -> AttributeError:
         module = unwrapped(self._module)
-        own = [each for each in dir(type(module)) if each not in _METHODS_OF_EVERY_MODULE]
-        close = difflib.get_close_matches(name, own, n=3, cutoff=0.5) or sorted(own)[:5]
+        methods = [method for method in dir(type(module)) if method not in _METHODS_OF_EVERY_MODULE]
+        close = difflib.get_close_matches(name, methods, n=3, cutoff=0.5) or sorted(methods)[:5]
         known = f"it has {', '.join(close)}" if close else "it has none but forward"
         return AttributeError(
             f"forward.method({name!r}): {type(module).__name__} has no such method; {known}"

@@ -68,15 +68,15 @@ def find_modules(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
         return {}
     every = unwrapped(model).named_modules(remove_duplicate=False)  # a shared module has two names
     modules = {_plain(name): module for name, module in every if name}
-    found: dict[str, Module] = {}
+    chosen: dict[str, Module] = {}
     for pattern in patterns:
         matching = fnmatch.filter(modules, pattern)
         if not matching:
             raise UnknownModuleError(pattern, modules)
         for match in matching:
             inside = (name for name in modules if name == match or name.startswith(f"{match}."))
-            found.update((name, modules[name]) for name in inside)
-    return found
+            chosen.update((name, modules[name]) for name in inside)
+    return chosen
 
 
 def keep_in_fp32(model: Module, patterns: Iterable[str], device: torch.device) -> None:
@@ -89,10 +89,10 @@ def keep_in_fp32(model: Module, patterns: Iterable[str], device: torch.device) -
     """
     for module in find_modules(model, patterns).values():
         _restore(module)  # it may have been on another device
-        own = vars(module)
-        if "forward" in own:
-            own[_REPLACED] = own["forward"]
-        own["forward"] = MethodType(_fp32_forward(device.type), module)
+        attributes = vars(module)
+        if "forward" in attributes:
+            attributes[_REPLACED] = attributes["forward"]
+        attributes["forward"] = MethodType(_fp32_forward(device.type), module)
 
 
 def release(model: Module) -> None:
@@ -103,10 +103,10 @@ def release(model: Module) -> None:
 
 def _restore(module: Module) -> None:
     if is_kept(module):
-        own = vars(module)
-        del own["forward"]
-        if _REPLACED in own:
-            own["forward"] = own.pop(_REPLACED)
+        attributes = vars(module)
+        del attributes["forward"]
+        if _REPLACED in attributes:
+            attributes["forward"] = attributes.pop(_REPLACED)
 
 
 def is_kept(module: Module) -> bool:
@@ -133,9 +133,9 @@ def _in_float32(value: Any) -> Any:
     if isinstance(value, PackedSequence):
         return value._replace(data=_in_float32(value.data))
     if type(value) is dict:
-        return {key: _in_float32(each) for key, each in value.items()}
+        return {key: _in_float32(item) for key, item in value.items()}
     if type(value) in (tuple, list):
-        return type(value)([_in_float32(each) for each in value])
+        return type(value)([_in_float32(item) for item in value])
     return value
 
 

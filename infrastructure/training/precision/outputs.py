@@ -57,7 +57,7 @@ def to_float32(result: Any, *, in_use: Callable[[object], bool] = lambda _: Fals
 def cast_floats(value: T, dtype: torch.dtype) -> T:
     """Cast the floating-point tensors of the pytree *value*; a model's output keeps its class."""
     cast: T = pytree.map_only(
-        Tensor, lambda each: each.to(dtype) if each.is_floating_point() else each, value
+        Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value
     )
     return cast
 
@@ -110,7 +110,7 @@ class _Caster:
         return self.passed(self._replace(value, True) if _is_plain(value) else value)
 
     def _cast_tuple(self, value: tuple[Any, ...], inside_object: bool) -> Any:
-        items = [self.cast(each, inside_object=inside_object) for each in value]
+        items = [self.cast(item, inside_object=inside_object) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         make = getattr(type(value), "_make", type(value))  # of a named tuple
@@ -122,7 +122,7 @@ class _Caster:
     def _cast_pytree(self, value: Any) -> Any:
         node = pytree.NODES[type(value)]
         children, context = node.flatten_fn(value)
-        cast = [self.cast(each) for each in children]
+        cast = [self.cast(child) for child in children]
         if all(new is old for new, old in zip(cast, children, strict=True)):
             return value
         return value if self._in_use(value) else node.unflatten_fn(cast, context)
@@ -130,9 +130,9 @@ class _Caster:
     def _replace(self, value: Any, inside_object: bool) -> Any:
         """*value*, or a copy of it with other items and attributes if any of them changes."""
         cast = partial(self.cast, inside_object=inside_object)
-        items, own = _read(_items(value)), _read(_attributes(value))
+        items, members = _read(_items(value)), _read(_attributes(value))
         changed = [(key, new) for key, old in items if (new := cast(old)) is not old]
-        attributes = [(name, new) for name, old in own if (new := cast(old)) is not old]
+        attributes = [(name, new) for name, old in members if (new := cast(old)) is not old]
         if not changed and not attributes:
             return value
         copied = self._copied(value)
@@ -192,9 +192,9 @@ def _slots(kind: type) -> tuple[str, ...]:
     """Names of the attributes that objects of *kind* keep in slots."""
     return tuple(
         name
-        for each in kind.__mro__
-        if "__slots__" in vars(each)
-        for name, member in vars(each).items()
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
         if isinstance(member, MemberDescriptorType)
     )
 
@@ -239,13 +239,13 @@ def _holds_half(value: object, most: int | None = _OBJECTS_SEARCHED) -> bool:
     queue: deque[object] = deque([value])
     seen: dict[int, object] = {}  # values too, so that no id is used again
     while queue and (most is None or len(seen) < most):
-        each = queue.popleft()
-        if isinstance(each, Tensor):
-            if each.dtype in _HALF:
+        item = queue.popleft()
+        if isinstance(item, Tensor):
+            if item.dtype in _HALF:
                 return True
-        elif id(each) not in seen and not isinstance(each, _LEAVES):
-            seen[id(each)] = each
-            queue += (inside for _, inside in _read(_attributes(each)) + _read(_items(each)))
-            if isinstance(each, tuple | set | frozenset):
-                queue += each
+        elif id(item) not in seen and not isinstance(item, _LEAVES):
+            seen[id(item)] = item
+            queue += (inside for _, inside in _read(_attributes(item)) + _read(_items(item)))
+            if isinstance(item, tuple | set | frozenset):
+                queue += item
     return False

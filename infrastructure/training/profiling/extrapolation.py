@@ -76,7 +76,7 @@ def training_costs(times: TrainingTimes) -> list[PhaseCost]:
     saved = _both(times, CHECKPOINT)
     if saved.count:
         known = [cost.run_wall_seconds for cost in costs]
-        seconds = sum(each or 0.0 for each in known)
+        seconds = sum(wall_seconds or 0.0 for wall_seconds in known)
         fitting = None if None in known else seconds // times.checkpoint_interval_seconds
         if fitting is not None and times.total_steps is not None:
             fitting = min(fitting, float(times.total_steps))  # one after a step at most

@@ -60,7 +60,9 @@ def measure_steps(
         steps = TrialSteps(copied, config, loss_scale, clock)
         chosen = [*dict.fromkeys((Precision.FP32, *precisions))]
         timings = time_steps(steps, chosen, budget_seconds=budget_seconds, clock=clock)
-        return tuple(_step_cost(copied, steps, each, timings[each]) for each in chosen)
+        return tuple(
+            _step_cost(copied, steps, precision, timings[precision]) for precision in chosen
+        )
 
 
 def _step_cost(job: JobCopy, steps: TrialSteps, precision: Precision, timing: Timing) -> StepCost:
@@ -98,17 +100,17 @@ class _Operators:
         for event in done.key_averages():
             if event.device_type.name != "CPU":
                 continue  # a kernel: the operator that launched it has its time, too
-            own, whole = event.self_cpu_time_total, event.cpu_time_total
+            self_time, whole = event.self_cpu_time_total, event.cpu_time_total
             if self._on_cuda:
-                own, whole = event.self_device_time_total, event.device_time_total
-            self._own.setdefault(event.key, []).append(1e-6 * own)
+                self_time, whole = event.self_device_time_total, event.device_time_total
+            self._own.setdefault(event.key, []).append(1e-6 * self_time)
             self._calls[event.key] = event.count
             casts += 1e-6 * whole if event.key == _CAST else 0.0
         self._casts.append(casts)
 
     @property
     def _seconds(self) -> dict[str, float]:
-        return {name: statistics.median(own) for name, own in self._own.items()}
+        return {name: statistics.median(seconds) for name, seconds in self._own.items()}
 
     @property
     def cast_share(self) -> float:
@@ -158,7 +160,7 @@ def _rows(batch: Batch, count: int) -> Batch | None:
     sizes = {tensor.shape[0] for tensor in batch.values() if tensor.ndim}
     if len(sizes) != 1 or sizes.pop() <= count:
         return None
-    return {name: each[:count] if each.ndim else each for name, each in batch.items()}
+    return {name: tensor[:count] if tensor.ndim else tensor for name, tensor in batch.items()}
 
 
 def _pass(job: JobCopy, precision: Precision) -> Callable[[Batch], float]:

@@ -142,8 +142,8 @@ class _Timer:
         clock = self._clock
         clock.enter(SET_UP)
         job = self._kind.watched(self._make, self._evaluate)
-        own = replace(env, emit=self._on_event, commands=self._due_commands)
-        training = prepare(job, own)
+        timed_env = replace(env, emit=self._on_event, commands=self._due_commands)
+        training = prepare(job, timed_env)
         trainer = training.trainer
         clock.mark(training.evaluations, {"evaluate": EVALUATE})  # the best epoch is saved in it
         training.stepper = _TimedStepper(training.stepper, trainer, self)
@@ -205,10 +205,10 @@ class _Timer:
             with self._clock.phase(part):
                 return list(make())
         with self._clock.phase("batches"):
-            found = make()
-        if isinstance(found, Sized):
-            return _SizedBatches(found, len(found), self._clock)
-        return _Batches(found, self._clock)
+            batches = make()
+        if isinstance(batches, Sized):
+            return _SizedBatches(batches, len(batches), self._clock)
+        return _Batches(batches, self._clock)
 
     def _evaluate(self, forward: Forward) -> Evaluation:
         evaluation = self._job.evaluate(forward)
@@ -264,10 +264,10 @@ class _Batches:
             taken = iter(self._batches)
         while True:
             with self._clock.phase("batches"):
-                found = list(islice(taken, 1))
-            if not found:
+                head = list(islice(taken, 1))
+            if not head:
                 return
-            yield found[0]
+            yield head[0]
 
 
 class _SizedBatches(_Batches):

@@ -74,7 +74,7 @@ class FeatureEncoder:
             if key in buckets
         }
         self._numbers = {
-            key: _positions(found, fields[key].buckets) for key, found in self._buckets.items()
+            key: _positions(kept, fields[key].buckets) for key, kept in self._buckets.items()
         }
 
     @classmethod
@@ -123,8 +123,8 @@ class FeatureEncoder:
                 else:  # blanks only
                     constant.append(key)
         sizes = {key: field.buckets for key, field in _text_fields(spec)}
-        found = {key: tokens.buckets.unique().tolist() for key, tokens in hashed.items()}
-        buckets = {key: each for key, each in found.items() if len(each) < sizes[key]}
+        occurring = {key: tokens.buckets.unique().tolist() for key, tokens in hashed.items()}
+        buckets = {key: numbers for key, numbers in occurring.items() if len(numbers) < sizes[key]}
         return cls(spec, standardisers, seen, constant, buckets), hashed
 
     @property
@@ -216,7 +216,7 @@ class FeatureEncoder:
             "standardisers": statistics,
             "seen": seen,
             "constant": list(self.constant),
-            "buckets": {key: list(found) for key, found in self._buckets.items()},
+            "buckets": {key: list(kept) for key, kept in self._buckets.items()},
         }
 
     @classmethod
@@ -258,15 +258,15 @@ def _text_fields(spec: TransitionSpec) -> Iterator[tuple[str, Text]]:
 
 
 def _checked_buckets(key: str, field: Text, buckets: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(buckets) if isinstance(buckets, Sequence) else ()
-    whole = bool(found) and all(type(bucket) is int for bucket in found)
-    ascending = whole and all(first < second for first, second in pairwise(found))
-    if not ascending or found[0] < 0 or found[-1] >= field.buckets:
+    numbers = tuple(buckets) if isinstance(buckets, Sequence) else ()
+    whole = bool(numbers) and all(type(bucket) is int for bucket in numbers)
+    ascending = whole and all(first < second for first, second in pairwise(numbers))
+    if not ascending or numbers[0] < 0 or numbers[-1] >= field.buckets:
         raise ValueError(
             f"the buckets of {key} must be at least one whole number from 0 to "
             f"{field.buckets - 1}, in ascending order"
         )
-    return found
+    return numbers
 
 
 def _positions(buckets: Sequence[int], count: int) -> Tensor:
@@ -281,12 +281,12 @@ def _hashed(values: Sequence[object], field: Text) -> Tokens:
     known = dict[object, list[int]]()
     rows = []
     for value in values:
-        found = known.get(value) if isinstance(value, str) else None
-        if found is None:
-            found = buckets_of(cast(str, value), field.buckets)
+        row = known.get(value) if isinstance(value, str) else None
+        if row is None:
+            row = buckets_of(cast(str, value), field.buckets)
             if isinstance(value, str):
-                known[value] = found
-        rows.append(found)
+                known[value] = row
+        rows.append(row)
     return Tokens.of(rows)
 
 

@@ -129,10 +129,10 @@ def _read_pool(path: Path, on_skip: OnSkip) -> dict[str, _Pooled]:
 def _problem_of(trajectory: _Pooled, pool: Mapping[str, _Pooled]) -> str:
     """Return the problem that the root of the lineage names, or an empty string."""
     seen: set[str] = set()
-    found, parents = trajectory, list(trajectory.parent_trajectories)
+    ancestor, parents = trajectory, list(trajectory.parent_trajectories)
     while parents:
         name = parents.pop(0)
         if name in pool and name not in seen:
             seen.add(name)
-            found, parents = pool[name], list(pool[name].parent_trajectories)
-    return found.proposed_strategy.partition(_MARK)[2].strip()
+            ancestor, parents = pool[name], list(pool[name].parent_trajectories)
+    return ancestor.proposed_strategy.partition(_MARK)[2].strip()

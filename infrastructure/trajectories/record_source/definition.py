@@ -300,7 +300,7 @@ def _keys_of(table: Sequence[str]) -> list[str]:
 def _line_of(where: Sequence[str], text: str) -> int:
     """Number of the line of *text* that sets *where*, or the nearest table of it; 0 if none."""
     table: tuple[str, ...] = ()
-    best, found = 0, 0
+    best, line_number = 0, 0
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _TABLE.match(line):
             table = tuple(_QUOTED.sub("", part).strip() for part in header[1].split("."))
@@ -311,5 +311,5 @@ def _line_of(where: Sequence[str], text: str) -> int:
         else:
             continue
         if len(path) > best and tuple(where[: len(path)]) == path:
-            best, found = len(path), number
-    return found
+            best, line_number = len(path), number
+    return line_number

@@ -107,8 +107,8 @@ def decode_transition(line: bytes) -> DecodedRecord:
     for key in ("group", "observation"):
         if key not in body:
             raise ValueError(f"the key {key!r} is missing")
-    found = {**_DEFAULTS, **body}
-    transition = parse_transition({key: found[key] for key in _TRANSITION_KEYS})
+    values = {**_DEFAULTS, **body}
+    transition = parse_transition({key: values[key] for key in _TRANSITION_KEYS})
     return DecodedRecord(id=_name(body, "id"), agent=_name(body, "agent"), transitions=[transition])
 
 
@@ -162,16 +162,16 @@ def flatten(value: Mapping[str, object]) -> dict[str, FieldValue]:
 
 
 def _flatten(value: Mapping[str, object], prefix: str) -> dict[str, FieldValue]:
-    found: dict[str, FieldValue] = {}
+    flat: dict[str, FieldValue] = {}
     for key, item in value.items():
         name = f"{prefix}{key}"
         if isinstance(item, dict):
-            found.update(_flatten(item, f"{name}."))
+            flat.update(_flatten(item, f"{name}."))
         elif isinstance(item, list) and not _is_flat(item):
-            found[name] = json.dumps(item)
+            flat[name] = json.dumps(item)
         elif item is not None:
-            found[name] = cast(FieldValue, item)
-    return found
+            flat[name] = cast(FieldValue, item)
+    return flat
 
 
 def json_object(line: bytes) -> dict[str, object]:

@@ -35,17 +35,17 @@ def split_objects(line: bytes) -> list[bytes]:
         text = line.decode()
     except UnicodeDecodeError:
         return [line]
-    decoder, found, start = json.JSONDecoder(), [], 0
+    decoder, objects, start = json.JSONDecoder(), [], 0
     while start < len(text):
         try:
             _, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             return [line]
-        found.append(text[start:end].encode())
+        objects.append(text[start:end].encode())
         while end < len(text) and text[end].isspace():
             end += 1
         start = end
-    return found
+    return objects
 
 
 def whole_end(line: bytes, decode: Decode) -> tuple[DecodedRecord, bytes] | None:

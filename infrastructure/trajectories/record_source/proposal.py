@@ -117,7 +117,7 @@ def propose(path: Path, name: str, *, group: str = "", targets: Sequence[str] = 
 def _pattern(path: Path, record_format: RecordFormat) -> str:
     """Pattern of files like *path*, if the usual one of the format does not match it."""
     usual = usual_pattern(record_format)
-    if any(fnmatch.fnmatchcase(path.name, each) for each in (usual, f"{usual}[.-][0-9]*")):
+    if any(fnmatch.fnmatchcase(path.name, pattern) for pattern in (usual, f"{usual}[.-][0-9]*")):
         return ""
     return f"*{path.suffix}" if path.suffix else path.name
 
@@ -188,16 +188,16 @@ def _propose_for_transitions(path: Path, name: str, targets: Sequence[str]) -> P
         }
         for transition in transitions
     ]
-    found = _fields(proposal, "next_observation", results)
+    result_fields = _fields(proposal, "next_observation", results)
     if targets:
-        proposal.missing += _absent(targets, found)
-    wanted = targets or found
+        proposal.missing += _absent(targets, result_fields)
+    wanted = targets or result_fields
     proposal.targets = {
         name: _as_target(kind, name, proposal.observation)
-        for name, kind in found.items()
+        for name, kind in result_fields.items()
         if name in wanted and not isinstance(kind, Text)
     }
-    _name_what_is_missing(proposal, found)
+    _name_what_is_missing(proposal, result_fields)
     return proposal
 
 
@@ -244,8 +244,8 @@ def _propose_for_records(path: Path, name: str, group: str, targets: Sequence[st
 
 def _transition_problem(path: Path) -> str:
     """Why the first record with the keys of the format ``transitions`` is not one."""
-    found = read_sample(path, json_object).records
-    if not found or not {"group", "observation"} <= found[0].keys():
+    records = read_sample(path, json_object).records
+    if not records or not {"group", "observation"} <= records[0].keys():
         return ""
     why = read_sample(path, line_decoder("transitions", SourceTable(path=path))).first_problem
     return f"the records look like the format transitions, but cannot be read so: {why}"
@@ -267,10 +267,10 @@ def _own(
     proposal: Proposal, records: list[Named], name: str, agent_of: Callable[[Named], str]
 ) -> list[Named]:
     """The records of the agent *name*, and those that name none; a note counts the others."""
-    own = [record for record in records if agent_of(record) in ("", name)]
-    if others := len(records) - len(own):
+    matching = [record for record in records if agent_of(record) in ("", name)]
+    if others := len(records) - len(matching):
         proposal.notes.append(f"{others} of {len(records)} records name other agents")
-    return own
+    return matching
 
 
 def _name_what_is_missing(proposal: Proposal, fields: Mapping[str, FieldType]) -> None:
@@ -312,19 +312,19 @@ def _fields(
     proposal: Proposal, part: str, rows: Sequence[Mapping[str, FieldValue]]
 ) -> dict[str, FieldType]:
     """The types of the fields that every row has and that vary; notes name the others."""
-    found: dict[str, FieldType] = {}
+    fields: dict[str, FieldType] = {}
     for name in sorted({name for row in rows for name in row}):
         values = [row[name] for row in rows if name in row]
         kind, why = field_type(name, values)
         if len(values) < len(rows):
             why = f"{len(rows) - len(values)} of {len(rows)} records lack it"
         if kind is not None and not why:
-            found[name] = kind
+            fields[name] = kind
             if remark := doubt_about(kind, values):
                 proposal.notes.append(f"{part} {name!r}: {remark}")
         elif name not in ("reward", "terminated") or part == "record":
             proposal.notes.append(f"{part} {name!r} is left out: {why}")
-    return found
+    return fields
 
 
 def _as_target(kind: FieldType, name: str, observation: Mapping[str, FieldType]) -> FieldType:

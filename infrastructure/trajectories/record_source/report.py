@@ -62,12 +62,12 @@ class SourceReport:
                 "they are recorded, but not trained on; correct the records or the fields",
             ),
         )
-        for reasons, one, what, remedy in kinds:
+        for reasons, noun, what, remedy in kinds:
             for reason, count in reasons.most_common(_MAX_NAMES):
-                some = f"{count} {one}" if count == 1 else f"{count} {one}s"
+                some = f"{count} {noun}" if count == 1 else f"{count} {noun}s"
                 yield f"{some} {what}: {reason} (first: {self.first[reason]}); {remedy}"
             if (more := len(reasons) - _MAX_NAMES) > 0:
-                yield f"{one}s {what} for {more} more reasons"
+                yield f"{noun}s {what} for {more} more reasons"
         for name, cause in list(self.unreadable.items())[:_MAX_NAMES]:
             yield f"{name} cannot be read: {cause}; the other files were read"
         if self.others and not self.records and not self.duplicates:

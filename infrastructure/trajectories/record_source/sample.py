@@ -69,16 +69,16 @@ def read_sample(path: Path, decode: Callable[[bytes], Decoded]) -> Sample[Decode
     Raises:
         OSError: *path* cannot be read, or is not a regular file.
     """
-    found: Sample[Decoded] = Sample()
+    sample: Sample[Decoded] = Sample()
     for number, line in _lines(path):
-        found.lines += 1
+        sample.lines += 1
         try:
             if len(line) > MAX_LINE_BYTES:
                 raise ValueError(LINE_TOO_LONG)
-            found.records.append(decode(line))
+            sample.records.append(decode(line))
         except ValueError as error:
-            found.first_problem = found.first_problem or f"line {number}: {error}"
-    return found
+            sample.first_problem = sample.first_problem or f"line {number}: {error}"
+    return sample
 
 
 def detect_format(path: Path) -> RecordFormat:
@@ -104,8 +104,8 @@ def detect_format(path: Path) -> RecordFormat:
         )
     counts = Counter[RecordFormat]()
     for name in _LINE_FORMATS:
-        found = read_sample(path, line_decoder(name, SourceTable(path=path)))
-        counts[name] = len(found.records)
+        sample = read_sample(path, line_decoder(name, SourceTable(path=path)))
+        counts[name] = len(sample.records)
     best, count = counts.most_common(1)[0]
     return best if 2 * count > len(objects.records) else "records"
 

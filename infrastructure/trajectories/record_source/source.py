@@ -161,7 +161,7 @@ class RecordSource:
             return
         earlier = self._positions_file().read()
         present = {_identity(status) for path in files if (status := _status(path))}
-        kept = {key: each for key, each in (earlier | self._read).items() if key in present}
+        kept = {key: position for key, position in (earlier | self._read).items() if key in present}
         self._positions_file().write(list(kept.values()))
         self._began_at_bytes = -1
 
@@ -180,7 +180,7 @@ class RecordSource:
                 f"{error.strerror}; restore it, or correct {self.folder_setting}. What was "
                 "recorded before is kept"
             ) from error
-        found = []
+        files = []
         for name in names:
             path = self.folder / name
             rotated = fnmatch.fnmatchcase(name, f"{self.pattern}[.-][0-9]*")
@@ -192,8 +192,8 @@ class RecordSource:
                 self.report.unreadable[name] = cause
                 continue
             if (status := _status(path)) is not None and stat.S_ISREG(status.st_mode):
-                found.append((status.st_mtime_ns, name, path))
-        return [path for *_, path in sorted(found)]
+                files.append((status.st_mtime_ns, name, path))
+        return [path for *_, path in sorted(files)]
 
     def _read_file(
         self,
@@ -283,10 +283,10 @@ class RecordSource:
                 record = decode(text)
             except ValueError as error:
                 self.report.refuse(_kind_of(error), place)
-                found = whole_end(text, decode)
-                if found is None:
+                whole = whole_end(text, decode)
+                if whole is None:
                     continue
-                record, rest = found
+                record, rest = whole
                 yield from self._take(record, rest, place)
             else:
                 yield from self._take(record, text, place)
@@ -338,7 +338,7 @@ class RecordSource:
         """Identities of the records in the replay buffer; the first call reads it."""
         if self._known is None:
             buffer = ReplayBuffer(self.agent_folder / "replay")
-            self._known = {str(each.info.get(RECORD_KEY, "")) for each in buffer.read()}
+            self._known = {str(transition.info.get(RECORD_KEY, "")) for transition in buffer.read()}
         return self._known
 
 

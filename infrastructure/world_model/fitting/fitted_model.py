@@ -181,5 +181,7 @@ def select_family(candidates: Mapping[Family, FittedModel], data: TrainingData) 
     """Return the family with the lowest `selection_loss` on the calibration groups."""
     part = data.calibration
     predicted = predict_all(candidates, part.features)
-    losses = {name: selection_loss(each, part, data.codec) for name, each in predicted.items()}
+    losses = {
+        name: selection_loss(prediction, part, data.codec) for name, prediction in predicted.items()
+    }
     return min(candidates, key=losses.__getitem__)

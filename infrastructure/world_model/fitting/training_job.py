@@ -153,8 +153,8 @@ class BatchStream:
             split_rows(target.index_select(0, rows), size) for target in self.part.targets.values()
         ]
         inputs = self.part.features.take(rows).split_inputs(size)
-        for batch, *own in zip(inputs, *targets, strict=True):
-            batch.update(zip(names, own, strict=True))
+        for batch, *batch_targets in zip(inputs, *targets, strict=True):
+            batch.update(zip(names, batch_targets, strict=True))
             yield batch
 
 

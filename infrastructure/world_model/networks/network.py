@@ -133,9 +133,9 @@ class EnsembleNetwork(nn.Module):
             for name, table in zip(self.shape.texts, self.embeddings, strict=True)
         ]
         dropout = self.dropout if self.training else 0.0
-        own = [text.unsqueeze(0) for text in texts]
+        batched_texts = [text.unsqueeze(0) for text in texts]
         dense = inputs["dense"].unsqueeze(0)
-        input_MNI = layer_inputs(dense, own, self.members, dropout, [None]).squeeze(0)
+        input_MNI = layer_inputs(dense, batched_texts, self.members, dropout, [None]).squeeze(0)
         return split_heads(self.shape, run_layers(input_MNI, *self.weights, *self.biases))
 
     def stacked_form(self) -> StackedForm:
@@ -284,14 +284,14 @@ class StackedEnsemble:
         )
         if _layers_agree(layers, len(dense[0])):
             return Outputs(raw=_run_stacked_layers(input_FMNI, *layers), structure=structure)
-        inputs = [each.clone() for each in input_FMNI.unbind()]  # in memory that is aligned
+        inputs = [row.clone() for row in input_FMNI.unbind()]  # in memory that is aligned
         alone = zip(inputs, *(layer.unbind() for layer in layers), strict=True)
-        return Outputs(raw=[run_layers(*each) for each in alone], structure=structure)
+        return Outputs(raw=[run_layers(*member) for member in alone], structure=structure)
 
 
 def _run_stacked_layers(input_FMNI: Tensor, *layers: Tensor) -> Tensor:
     """`run_layers` of F networks, in one batched product per layer."""
-    flat = (each.flatten(0, 1) for each in (input_FMNI, *layers))
+    flat = (tensor.flatten(0, 1) for tensor in (input_FMNI, *layers))
     output_FMNO: Tensor = run_layers(*flat).unflatten(0, input_FMNI.shape[:2])
     return output_FMNO
 

@@ -142,7 +142,7 @@ def embed_texts(table_FBW: Tensor, calls: Sequence[Call], name: str) -> Tensor:
             if agrees(_products, _product, shapes, members=networks, device=device):
                 return torch.bmm(torch.stack(shares), table_FBW)
     pairs = zip(table_FBW.unbind(), fields, strict=True)
-    return torch.stack([embed_text(table, *own) for table, own in pairs])
+    return torch.stack([embed_text(table, *field) for table, field in pairs])
 
 
 def _product(shares_NB: Tensor, table_BW: Tensor) -> Tensor:

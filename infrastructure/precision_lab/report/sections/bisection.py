@@ -24,11 +24,11 @@ def bisection(results: LabResults) -> Section:
         rows = [
             [
                 f"{rank}",
-                str(each.get("place", "")),
-                _percent(number(each.get("share"))),
-                ", ".join(texts(each, "partners")),
+                str(culprit.get("place", "")),
+                _percent(number(culprit.get("share"))),
+                ", ".join(texts(culprit, "partners")),
             ]
-            for rank, each in enumerate(culprits, start=1)
+            for rank, culprit in enumerate(culprits, start=1)
         ]
         section.tables.append(Table(head=head, rows=rows))
     else:

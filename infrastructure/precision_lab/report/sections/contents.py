@@ -42,4 +42,4 @@ _SECTIONS: Sequence[Callable[[LabResults], Section]] = (
 
 def all_sections(results: LabResults) -> list[Section]:
     """Every section, in the order of the page: those without data come last."""
-    return sorted((make(results) for make in _SECTIONS), key=lambda each: each.absent != "")
+    return sorted((make(results) for make in _SECTIONS), key=lambda section: section.absent != "")

@@ -32,12 +32,13 @@ def learning(results: LabResults) -> Section:
     baseline = _rewards(results, BASELINE)
     rows, tones = [], []
     for preset in results.presets:
-        found = _rewards(results, preset)
-        difference, tone = ("", "") if preset == BASELINE else _difference(found, baseline)
-        starts, ends = [each[0] for each in found.values()], [each[1] for each in found.values()]
-        gained = [end - start for start, end in found.values()]
+        rewards = _rewards(results, preset)
+        difference, tone = ("", "") if preset == BASELINE else _difference(rewards, baseline)
+        starts = [start for start, _ in rewards.values()]
+        ends = [end for _, end in rewards.values()]
+        gained = [end - start for start, end in rewards.values()]
         figures = [_interval(starts), _interval(ends), _interval(gained), difference]
-        rows.append([preset, f"{len(found)}", *figures])
+        rows.append([preset, f"{len(rewards)}", *figures])
         tones.append([""] * 5 + [tone])
     head = ["preset", "seeds", "at the start", "at the end", "gained", f"end minus {BASELINE}"]
     section.tables.append(Table(head=head, rows=rows, tones=tones))
@@ -94,20 +95,22 @@ def _rewards(results: LabResults, preset: str) -> dict[int, tuple[float, float]]
 
     Also of those whose category is a failure that does not stop a training.
     """
-    found = {}
+    rewards = {}
     for cell in results.cells:
         ended = cell.summary is not None and cell.summary.updates == cell.summary.planned_updates
         values, end = cell.values(_REWARD), cell.at_end(_REWARD)
         if cell.preset == preset and ended and values and end is not None:
-            found[cell.seed] = values[0], end
-    return found
+            rewards[cell.seed] = values[0], end
+    return rewards
 
 
 def _difference(
-    found: Mapping[int, tuple[float, float]], baseline: Mapping[int, tuple[float, float]]
+    rewards: Mapping[int, tuple[float, float]], baseline: Mapping[int, tuple[float, float]]
 ) -> tuple[str, str]:
     """End minus that of the baseline, over the seeds that both have, and the class of its field."""
-    differences = [end - baseline[seed][1] for seed, (_, end) in found.items() if seed in baseline]
+    differences = [
+        end - baseline[seed][1] for seed, (_, end) in rewards.items() if seed in baseline
+    ]
     tone = "bad" if differences and mean_interval(differences)[2] < 0 else ""
     return _interval(differences, signed=True), tone
 

@@ -87,8 +87,11 @@ def _replayed_mismatch(results: LabResults) -> Iterator[Figure]:
     """Share of the tokens of a replay whose mismatch exceeds a bound, for each preset."""
     lines = []
     for preset, result in results.replays.items():
-        found = sorted(abs(each) for each in _token_values(result, "mismatch"))
-        points = [(value, (len(found) - below) / len(found)) for below, value in enumerate(found)]
+        mismatches = sorted(abs(value) for value in _token_values(result, "mismatch"))
+        points = [
+            (value, (len(mismatches) - below) / len(mismatches))
+            for below, value in enumerate(mismatches)
+        ]
         lines.append(Line(label=tone_name(tone_of(preset)), tone=tone_of(preset), points=points))
     if any(line.points for line in lines):
         yield Figure(
@@ -105,5 +108,5 @@ def _replayed_mismatch(results: LabResults) -> Iterator[Figure]:
 def _token_values(result: Row, name: str) -> list[float]:
     """Finite values of the tokens of a replay; empty where they are not a list."""
     values = inner(result, "tokens", name)
-    found = [number(each) for each in values] if isinstance(values, list) else []
-    return [each for each in found if each is not None and math.isfinite(each)]
+    numbers = [number(value) for value in values] if isinstance(values, list) else []
+    return [value for value in numbers if value is not None and math.isfinite(value)]

@@ -54,12 +54,12 @@ class MetricFigure:
 
     def by_preset(self, results: LabResults) -> Iterator[Figure]:
         """A row for each preset: the median over the updates of each seed."""
-        found: dict[str, list[float]] = {preset: [] for preset in results.presets}
+        medians: dict[str, list[float]] = {preset: [] for preset in results.presets}
         for cell in results.cells:
             if values := cell.values(self.metric):
-                found[cell.preset].append(median(values))
-        if any(found.values()):
-            yield dot_figure(found, self.axis, self.name)
+                medians[cell.preset].append(median(values))
+        if any(medians.values()):
+            yield dot_figure(medians, self.axis, self.name)
 
 
 def _line(results: LabResults, preset: str, metric: str) -> Line:
@@ -69,19 +69,21 @@ def _line(results: LabResults, preset: str, metric: str) -> Line:
             for step, value in cell.series(metric):
                 if math.isfinite(value):
                     by_step.setdefault(step, []).append(value)
-    found = sorted(by_step.items())
+    ordered = sorted(by_step.items())
     tone = tone_of(preset)
     return Line(
         label=tone_name(tone),
         tone=tone,
-        points=[(step, median(values)) for step, values in found],
-        band=[(min(values), max(values)) for _, values in found] if preset == BASELINE else (),
+        points=[(step, median(values)) for step, values in ordered],
+        band=[(min(values), max(values)) for _, values in ordered] if preset == BASELINE else (),
     )
 
 
-def dot_figure(found: dict[str, list[float]], axis: Axis, name: str) -> Figure:
-    """A row for each preset of *found* with its values."""
-    dots = [Dot(label=each[:40], tone=tone_of(each), values=found[each]) for each in found]
+def dot_figure(values: dict[str, list[float]], axis: Axis, name: str) -> Figure:
+    """A row for each preset of *values* with its values."""
+    dots = [
+        Dot(label=preset[:40], tone=tone_of(preset), values=values[preset]) for preset in values
+    ]
     return Figure(name=name, svg=draw_dots(dots, axis, describe=f"{axis.label}, by preset"))
 
 

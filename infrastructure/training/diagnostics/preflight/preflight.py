@@ -86,13 +86,15 @@ class _Trial:
             raise
         except RuntimeError as error:  # an operation that FP16 lacks on this device
             self._fp16_error = _first_line(error)
-        found = {precision: self._measure_numerics(precision) for precision in Precision}
+        measurements = {precision: self._measure_numerics(precision) for precision in Precision}
         clock = step_clock(self._device)
         steps = TrialSteps(self._job, self._config, self._recommended_scale or 1.0, clock)
-        timed = [p for p, each in found.items() if each.usable and self._is_timed(p)]
+        timed = [
+            p for p, measurement in measurements.items() if measurement.usable and self._is_timed(p)
+        ]
         timings = time_steps(steps, timed, budget_seconds=budget_seconds, clock=clock)
         for precision, timing in timings.items():
-            found[precision] = found[precision].model_copy(
+            measurements[precision] = measurements[precision].model_copy(
                 update={
                     "seconds_per_step": timing.seconds_per_step,
                     "ratio": timing.ratio,
@@ -100,7 +102,7 @@ class _Trial:
                     "peak_bytes": steps.peak_bytes(precision),
                 }
             )
-        return tuple(found.values())
+        return tuple(measurements.values())
 
     def report(
         self,
@@ -154,29 +156,29 @@ class _Trial:
         )
 
     def _objections(self, precision: Precision, error: float | None) -> list[str]:
-        found = []
+        objections = []
         ranges = self._ranges
         if self._device.type != "cpu" and not native_half_types(self._device)[precision.value]:
-            found.append("the device does not compute it natively")
+            objections.append("the device does not compute it natively")
         if ranges is not None and not ranges.loss_is_finite:
-            found.append("the loss or a gradient is not finite in FP32 either")
+            objections.append("the loss or a gradient is not finite in FP32 either")
         if error is not None and error > LARGEST_GRADIENT_ERROR:
-            found.append(f"its gradient differs from FP32's by {error:.0%}")
+            objections.append(f"its gradient differs from FP32's by {error:.0%}")
         if precision is not Precision.FP16:
-            return found
+            return objections
         if self._fp16_error:
-            found.append(f"does not run: {self._fp16_error}")
+            objections.append(f"does not run: {self._fp16_error}")
         elif ranges is not None:
-            found += [
-                f"{name} reaches {each.activation:.3g} in the forward pass, FP16 ends at "
+            objections += [
+                f"{name} reaches {module_range.activation:.3g} in the forward pass, FP16 ends at "
                 f"{FP16_MAX:.0f}: normalise its input, name it in keep_fp32, or train in BF16"
-                for name, each in ranges.modules.items()
-                if not each.activation <= FP16_MAX
+                for name, module_range in ranges.modules.items()
+                if not module_range.activation <= FP16_MAX
             ]
             highest = ranges.largest_safe_scale
             if highest is not None and highest < self._config.min_loss_scale:
-                found.append(f"gradients overflow at any loss scale above {highest:g}")
-        return found
+                objections.append(f"gradients overflow at any loss scale above {highest:g}")
+        return objections
 
     def _is_timed(self, precision: Precision) -> bool:
         """Whether to time it: a CPU emulates FP16, slowly, so only on request."""
@@ -197,12 +199,12 @@ class _Trial:
         return tuple(
             ModuleExtremes(
                 module=name,
-                activation=each.activation,
-                gradient=each.gradient,
+                activation=module_range.activation,
+                gradient=module_range.gradient,
                 underflow=ranges.underflow(scale, name) if scale else 0.0,
-                keep_fp32=not each.activation <= FP16_MAX,
+                keep_fp32=not module_range.activation <= FP16_MAX,
             )
-            for name, each in by_activation
+            for name, module_range in by_activation
         )
 
 

@@ -79,7 +79,9 @@ class Ranges:
             module: Module to count; None for all.
         """
         chosen = self.modules.values() if module is None else [self.modules[module]]
-        exponents = sum((each.exponents for each in chosen), torch.zeros(1, dtype=torch.int64))
+        exponents = sum(
+            (module_range.exponents for module_range in chosen), torch.zeros(1, dtype=torch.int64)
+        )
         highest_flushed = _FLUSHED_EXPONENT - round(math.log2(scale))
         flushed = exponents[: max(0, highest_flushed - _LOWEST + 1)].sum().item()
         return flushed / max(1, int(exponents.sum().item()))
@@ -112,7 +114,7 @@ class _Record:
         return places[place]
 
     def modules(self) -> dict[str, ModuleRange]:
-        found: dict[str, list[_Extremes]] = {}
+        by_module: dict[str, list[_Extremes]] = {}
         for half, seen in (
             (self.half_forward, self.forward),
             (self.half_backward, self.backward),
@@ -121,14 +123,14 @@ class _Record:
             other_kernel = {place[0] for place in half if place not in seen}
             for place, values in seen.items():
                 if place in half or place[0] in other_kernel:
-                    found.setdefault(place[0], []).append(values)
+                    by_module.setdefault(place[0], []).append(values)
         return {
             module: ModuleRange(
-                activation=max(each.activation.item() for each in values),
-                gradient=max(each.gradient.item() for each in values),
-                exponents=torch.stack([each.exponents for each in values]).sum(0).cpu(),
+                activation=max(extremes.activation.item() for extremes in values),
+                gradient=max(extremes.gradient.item() for extremes in values),
+                exponents=torch.stack([extremes.exponents for extremes in values]).sum(0).cpu(),
             )
-            for module, values in found.items()
+            for module, values in by_module.items()
         }
 
 

@@ -84,12 +84,12 @@ def time_steps(
 
 
 def _timing(rounds: Sequence[dict[Precision, float]], precision: Precision) -> Timing:
-    ratios = [each[precision] / each[Precision.FP32] for each in rounds]
+    ratios = [times[precision] / times[Precision.FP32] for times in rounds]
     lower, median, upper = statistics.quantiles(ratios, n=4, method="inclusive")
     # For a normal distribution sigma is the quartiles' distance by 1.349, and the standard error
     # of the median 1.253 sigma by the root of the sample size.
     error = 1.253 * (upper - lower) / 1.349 / len(ratios) ** 0.5
-    seconds = statistics.median(each[precision] for each in rounds)
+    seconds = statistics.median(times[precision] for times in rounds)
     return Timing(seconds_per_step=seconds, ratio=median, ratio_error=error)
 
 
@@ -113,8 +113,8 @@ class TrialSteps:
     ) -> None:
         model = job.model()
         optimizer = job.job.optimizer(model.parameters())
-        own = set(model.parameters())
-        if any(p not in own for group in optimizer.param_groups for p in group["params"]):
+        parameters = set(model.parameters())
+        if any(p not in parameters for group in optimizer.param_groups for p in group["params"]):
             raise ValueError(
                 "the job's optimizer updates other parameters than its argument, so it cannot be "
                 "tried on a copy of the model: build it from the argument"

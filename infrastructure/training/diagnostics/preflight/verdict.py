@@ -37,9 +37,13 @@ def choose_precision(
     reasons = tuple(_reason(halve) for halve in halves)
     if not worthwhile:
         return "fp32", ("FP32: no half type is both usable and clearly faster", *reasons)
-    fastest = min(each.ratio or 0.0 for each in worthwhile)
-    equal = [each for each in worthwhile if (each.ratio or 0.0) <= fastest / WORTHWHILE]
-    chosen = min(equal, key=lambda each: each.gradient_error or 0.0)
+    fastest = min(measurement.ratio or 0.0 for measurement in worthwhile)
+    equal = [
+        measurement
+        for measurement in worthwhile
+        if (measurement.ratio or 0.0) <= fastest / WORTHWHILE
+    ]
+    chosen = min(equal, key=lambda measurement: measurement.gradient_error or 0.0)
     return chosen.precision, (f"{chosen.precision.upper()}: usable and fastest", *reasons)
 
 

@@ -88,7 +88,7 @@ class RoleForward:
         for parameter in self._weights:  # overwritten, so the weights kept need not be moved back
             parameter.data = torch.empty_like(parameter, dtype=torch.float32)
         self._weights = {}
-        self.module.load_state_dict({name: whole_tensor(each) for name, each in state.items()})
+        self.module.load_state_dict({name: whole_tensor(tensor) for name, tensor in state.items()})
         self._store()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

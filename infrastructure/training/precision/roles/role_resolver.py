@@ -64,19 +64,19 @@ class RoleResolver:
         Emits a warning once if policy and rollout round differently, and one for each role that
         somebody chose a half type for and that the job does not have.
         """
-        found = replace(roles_under(state, self._preset), name="roles of this run")
+        precisions = replace(roles_under(state, self._preset), name="roles of this run")
         chosen = set(Role) if self._preset is not None else set(state.roles)
         if self._roles:
-            for reason in found.without_effect({*self._roles, *(set(Role) - chosen)}):
+            for reason in precisions.without_effect({*self._roles, *(set(Role) - chosen)}):
                 self._warn("role_precision_without_effect", reason)
         measured = state.effective if state.reason == "measured" else None  # on this device
-        for role, each in found.items():
-            if each.compute != measured and not self._has(each.compute):
-                found = found.with_role(role, FP32)
+        for role, precision in precisions.items():
+            if precision.compute != measured and not self._has(precision.compute):
+                precisions = precisions.with_role(role, FP32)
         if {Role.POLICY, Role.ROLLOUT} <= set(self._roles):
-            for reason in found.warnings():
+            for reason in precisions.warnings():
                 self._warn("role_precisions_differ", reason)
-        return found
+        return precisions
 
     def _warn(self, event: str, reason: str) -> None:
         if reason not in self._warned:
