@@ -52,6 +52,13 @@ class CellTask:
     initial_weights: str
 
 
+Task = CellTask | tuple[Path, int]  # a cell to run, or weights to make: their file and seed
+
+
+class RefusedError(LabError):
+    """A worker process cannot do a task; the sweep ends."""
+
+
 def run_cell(task: CellTask, settings: CellSettings, on_step: Callable[[int], None]) -> CellSummary:
     """Train one cell; its failures are results, so they are written and not raised.
 

@@ -2,164 +2,150 @@
 
 from __future__ import annotations
 
-import json
+import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from infrastructure.files import json_text
-from infrastructure.precision_lab.errors import LabError
+from infrastructure.precision_lab.failures import FailureKind
 from infrastructure.precision_lab.ppo.settings import CellSettings
+from infrastructure.precision_lab.sweep.cell_run import RefusedError, Task
 
-Task = TypeVar("Task")
+Key = TypeVar("Key")
 MODULE = "infrastructure.precision_lab.sweep.worker"
 _KILLED_AFTER_SECONDS = 30.0  # beyond a cell's own deadline, which it checks between its steps
-_TICK_SECONDS = 0.05
+_TICK_SECONDS = 1.0
 _KERNEL_COUNTERS = Path("/proc/vmstat")
 
 
-class WorkerDiedError(LabError):
-    """A worker process has ended in the middle of a request.
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why a task has ended without a result, and after how many seconds."""
 
-    Args:
-        code: Its exit code; negative if a signal ended it.
-        timed_out: Whether the pool has killed it because it took too long.
-        out_of_memory: Whether it was killed while the kernel killed processes to free memory.
-    """
-
-    def __init__(self, code: int, *, timed_out: bool, out_of_memory: bool) -> None:
-        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        super().__init__(f"the worker process has ended with {how}; see workers.log")
-        self.timed_out, self.out_of_memory = timed_out, out_of_memory
+    category: str
+    reason: str
+    seconds: float
 
 
-class RefusedError(LabError):
-    """A worker cannot do a request; the sweep ends."""
+@dataclass(slots=True)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    task_began: float = 0.0
+    kernel_kills: int = 0  # when the task began
 
 
 class WorkerPool:
-    """Worker processes, each started at its first request and replaced after its death.
+    """Worker processes, each started when a task needs it and replaced after its death.
 
     Args:
         size: Number of processes.
         settings: Settings of the cells.
-        log: File to which the processes append their standard error.
+        log: File to which the processes append what they print.
         lock: Descriptor of the sweep's lock, which the processes inherit.
-
-    Attributes:
-        stopped_by: The exception that has ended `run` early, or None.
     """
 
     def __init__(self, size: int, settings: CellSettings, log: Path, lock: int) -> None:
         self._size, self._settings, self._log, self._lock = size, settings, log, lock
         self._limit = settings.timeout_seconds + _KILLED_AFTER_SECONDS
-        self._idle = SimpleQueue[subprocess.Popen[str] | None]()  # None is one not yet started
-        for _ in range(size):
-            self._idle.put(None)
-        self._processes: list[subprocess.Popen[str]] = []
-        self.stopped_by: BaseException | None = None
+        self._idle: list[_Worker] = []
+        self._running: dict[Any, _Worker] = {}
 
-    def run(self, do: Callable[[Task], None], tasks: Sequence[Task]) -> None:
-        """Call *do*, which calls `ask`, with each of *tasks*, in a thread for each process.
+    def run(
+        self, tasks: Mapping[Key, Task], on_step: Callable[[Key, int], None] = lambda _, __: None
+    ) -> Iterator[tuple[Key, Any]]:
+        """Do each of *tasks*; yield its key with its result, or with its worker's `Death`.
 
-        The first exception, a `KeyboardInterrupt` too, kills all processes and is raised.
-        """
-        with ThreadPoolExecutor(self._size) as threads:
-            futures = [threads.submit(do, task) for task in tasks]
-            try:
-                for future in as_completed(futures):
-                    future.result()
-            except BaseException as error:
-                self.stopped_by = error
-                for future in futures:
-                    future.cancel()
-                while any(future.running() for future in futures):
-                    self._kill()
-                    time.sleep(_TICK_SECONDS)
-                raise
-
-    def ask(
-        self, request: Mapping[str, object], on_step: Callable[[int], None] = lambda _: None
-    ) -> Any:  # noqa: ANN401  # what the request asks for
-        """Send *request* to an idle process and wait for its answer.
+        Args:
+            tasks: Tasks by key.
+            on_step: Called with the key of a cell and the number of an update that it has made.
 
         Raises:
-            WorkerDiedError: The process has ended.
-            RefusedError: It cannot do that.
+            RefusedError: A worker cannot do its task.
         """
-        process, kills = self._idle.get() or self._start(), _kernel_kills()
-        deadline = time.monotonic() + self._limit
-        watchdog = threading.Timer(self._limit, process.kill)
-        watchdog.start()
-        answered = False
-        try:
-            _send(process, request)
-            for line in cast("IO[str]", process.stdout):
-                answer = json.loads(line)
-                if "step" in answer:
-                    on_step(answer["step"])
+        waiting = deque(tasks)
+        while waiting or self._running:
+            while waiting and len(self._running) < self._size:
+                worker = self._idle.pop() if self._idle else self._start()
+                worker.task_began, worker.kernel_kills = time.monotonic(), _kernel_kills()
+                self._running[waiting[0]] = worker
+                with suppress(OSError):  # it has died, and so its answers end
+                    worker.connection.send((tasks[waiting.popleft()], self._settings))
+            for key, worker in self._answering():
+                try:
+                    answer = worker.connection.recv()
+                except (EOFError, OSError):
+                    answer = self._death(worker)
+                if isinstance(answer, RefusedError):
+                    raise answer
+                if isinstance(answer, int):
+                    on_step(key, answer)
                     continue
-                answered = True
-                if "refused" in answer:
-                    raise RefusedError(answer["refused"])
-                return answer["done"]
-        finally:
-            watchdog.cancel()
-            self._idle.put(process if answered else None)
-        code, timed_out = process.wait(), time.monotonic() >= deadline
-        killed = code == -signal.SIGKILL and not timed_out
-        raise WorkerDiedError(
-            code, timed_out=timed_out, out_of_memory=killed and _kernel_kills() > kills
-        )
+                del self._running[key]
+                if not isinstance(answer, Death):
+                    self._idle.append(worker)
+                yield key, answer
 
-    def close(self) -> None:
-        """Kill the processes, and wait until they have ended."""
-        self._kill()
-        for process in self._processes:
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                with suppress(OSError):  # the rest of a request is flushed
-                    cast("IO[str]", stream).close()
+    def close(self) -> dict[Any, float]:
+        """Kill the processes; return the keys of unfinished tasks, each with its seconds."""
+        for worker in [*self._idle, *self._running.values()]:
+            worker.process.kill()
+            worker.process.wait()
+            worker.connection.close()
+        now = time.monotonic()
+        seconds = {key: now - worker.task_began for key, worker in self._running.items()}
+        self._idle, self._running = [], {}
+        return seconds
 
-    def _kill(self) -> None:
-        for process in list(self._processes):
-            process.kill()
-
-    def _start(self) -> subprocess.Popen[str]:
-        with self._log.open("a") as log:
+    def _start(self) -> _Worker:
+        ours, theirs = Pipe()
+        with self._log.open("a") as log, theirs:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
-                text=True,
-                pass_fds=(self._lock,),
+                pass_fds=(theirs.fileno(), self._lock),
             )
-        self._processes.append(process)
-        _send(process, self._settings.as_dict())
-        return process
+        return _Worker(process, ours)
 
+    def _answering(self) -> list[tuple[Any, _Worker]]:
+        """Workers that have sent something or died, by key; kills those that take too long."""
+        ready = wait([worker.connection for worker in self._running.values()], _TICK_SECONDS)
+        for worker in self._running.values():
+            if time.monotonic() - worker.task_began >= self._limit:
+                worker.process.kill()
+        return [
+            (key, worker) for key, worker in self._running.items() if worker.connection in ready
+        ]
 
-def _send(process: subprocess.Popen[str], content: Mapping[str, object]) -> None:
-    stream = cast("IO[str]", process.stdin)
-    with suppress(BrokenPipeError):  # it has died, and so its output ends
-        stream.write(json_text(content) + "\n")
-        stream.flush()
+    def _death(self, worker: _Worker) -> Death:
+        worker.connection.close()
+        code, seconds = worker.process.wait(), time.monotonic() - worker.task_began
+        if seconds >= self._limit:
+            reason = f"no end after {self._settings.timeout_seconds:.0f} s; killed"
+            return Death(FailureKind.TIMEOUT, reason, seconds)
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        reason = f"the worker process has ended with {how}; see workers.log"
+        if code == -signal.SIGKILL and _kernel_kills() > worker.kernel_kills:
+            reason += ": the kernel was killing processes for lack of memory"
+            return Death(FailureKind.OUT_OF_MEMORY, reason, seconds)
+        return Death(FailureKind.UNKNOWN, reason, seconds)
 
 
 def _kernel_kills() -> int:
     """Processes that the kernel has killed to free memory since its start; 0 if unknown."""
-    with suppress(OSError, ValueError):
-        for line in _KERNEL_COUNTERS.read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return 0
+    try:
+        count = re.search(r"^oom_kill (\d+)$", _KERNEL_COUNTERS.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return 0 if count is None else int(count[1])

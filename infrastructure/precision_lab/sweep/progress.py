@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -37,30 +36,25 @@ class Progress:
         self._steps = dict.fromkeys(cells, 0)
         self._ended: dict[Cell, bool] = dict.fromkeys(self._steps, False)
         self._speeds: dict[str, list[float]] = {}  # seconds an update, by preset
-        self._guard, self._last_line = threading.Lock(), clock()
+        self._last_line = clock()
 
     def keep(self, cell: Cell, summary: CellSummary) -> None:
         """Count *cell*, which an earlier call of the command has run."""
-        self._end(cell, summary)
-
-    def step(self, cell: Cell, number: int) -> None:
-        """*cell* has made *number* updates."""
-        with self._guard:
-            self._steps[cell] = number
-            if self._clock() - self._last_line >= LINE_EVERY_SECONDS:
-                self._say(f"{cell}: update {number} of {self._updates}")
-
-    def end(self, cell: Cell, summary: CellSummary) -> None:
-        """*cell* has ended."""
-        with self._guard:
-            self._end(cell, summary)
-            reason = f" ({summary.reason})" if summary.reason else ""
-            self._say(f"{cell}: {summary.category} in {summary.seconds:.1f} s{reason}")
-
-    def _end(self, cell: Cell, summary: CellSummary) -> None:
         self._ended[cell] = True
         if summary.updates and summary.seconds > 0:
             self._speeds.setdefault(cell.preset, []).append(summary.seconds / summary.updates)
+
+    def step(self, cell: Cell, number: int) -> None:
+        """*cell* has made *number* updates."""
+        self._steps[cell] = number
+        if self._clock() - self._last_line >= LINE_EVERY_SECONDS:
+            self._say(f"{cell}: update {number} of {self._updates}")
+
+    def end(self, cell: Cell, summary: CellSummary) -> None:
+        """*cell* has ended."""
+        self.keep(cell, summary)
+        reason = f" ({summary.reason})" if summary.reason else ""
+        self._say(f"{cell}: {summary.category} in {summary.seconds:.1f} s{reason}")
 
     def _say(self, what: str) -> None:
         self._last_line = self._clock()

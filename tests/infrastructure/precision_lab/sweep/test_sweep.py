@@ -14,7 +14,13 @@ import pytest
 from infrastructure.precision_lab import LabError
 from infrastructure.precision_lab.ppo import CellSettings
 from infrastructure.precision_lab.results import CellFolder
-from infrastructure.precision_lab.sweep import RefusedError, SweepPlan, cells_to_run, run_sweep
+from infrastructure.precision_lab.sweep import (
+    RefusedError,
+    SweepPlan,
+    cells_to_run,
+    pool,
+    run_sweep,
+)
 from tests.patience import wait_until
 from tests.preloaded import SWEEP, ForkedPopen
 
@@ -108,6 +114,26 @@ def test_a_dead_worker_costs_its_cell_and_a_full_folder_the_rest(tmp_path: Path)
     with pytest.raises(RefusedError, match="cells that have ended are kept"):
         run_sweep(replace(plan, seeds=(1,)), tmp_path)
     assert not cells_to_run(plan, tmp_path)
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_KILLED_AFTER_SECONDS", 0.0)
+    plan = replace(PLAN, settings=replace(TINY, updates=4, timeout_seconds=4.0))
+    stopped: list[str] = []
+    ForkedPopen.start_base()
+    others = psutil.Process().children()  # from which tests fork
+
+    def stop_once(line: str) -> None:
+        if "completed" in line and not stopped:  # the first cell
+            stopped.append(line)
+            [worker] = set(psutil.Process().children()) - set(others)
+            worker.suspend()
+
+    result = run_sweep(plan, tmp_path, emit=stop_once)
+    assert result.counts == {"completed": 2, "timeout": 1}
+    reasons = [each.reason for each in result.summaries.values() if each and each.reason]
+    assert reasons == ["no end after 4 s; killed"]
 
 
 def test_a_sweep_that_has_ended_starts_no_process(tmp_path: Path) -> None:
