@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.torch_internals.guard import UnavailableError
@@ -21,3 +22,11 @@ for _name in (*REGISTRIES, *_HOOKS):
 def has_hooks(module: Module) -> bool:
     """Whether *module* has hooks of its forward or backward pass."""
     return any(getattr(module, hooks) for hooks in _HOOKS)
+
+
+def buffer_places(model: Module) -> list[tuple[dict[str, Tensor | None], str]]:
+    """Registry and name of each buffer of *model* and its modules.
+
+    The registry is the module's own mapping: it tells at any time which tensor the buffer is.
+    """
+    return [(module._buffers, name) for module in model.modules() for name in module._buffers]

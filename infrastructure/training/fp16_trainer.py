@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Forward
 from infrastructure.events import PrecisionState
+from infrastructure.training.buffer_restore import BufferRestore
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.anomaly import AnomalyDetector
 from infrastructure.training.distributed.gradients import RankGradients, is_shared_by_ranks
@@ -91,6 +92,7 @@ class FP16Trainer:
         self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, config)
+        self._buffers = BufferRestore(model, self.device)
         self._ranks = (
             RankGradients(model, optimizer, self._parameters, config.accumulate, global_norm)
             if is_shared_by_ranks(model)
@@ -146,6 +148,7 @@ class FP16Trainer:
             TypeError: *compute_loss_fn* did not return a float32 tensor.
             ValueError: The loss is not a scalar, or does not depend on the parameters.
         """
+        self._buffers.open_window()
         if self._anomalies is not None:
             compute_loss_fn = self._anomalies.instrument(compute_loss_fn)
         return checked_loss(self._switch.forward.compute_loss(compute_loss_fn, batch))
@@ -168,6 +171,8 @@ class FP16Trainer:
         """
         if len(self.optimizer.param_groups) != self._group_count:
             self._adopt_new_groups()
+        if self._micro_batches == 0:
+            self._switch.clear_gradients()
         try:
             if replay:
                 loss = loss * 0.0
@@ -192,6 +197,7 @@ class FP16Trainer:
         with self._switch.float32_parameters():
             self._parameters[:] = trained_parameters(self.model, self.optimizer)
         self._optimizer_step.choose_path()
+        self._buffers.find_buffers()
         self._group_count = len(self.optimizer.param_groups)
 
     def finish_window(self) -> None:
@@ -212,10 +218,10 @@ class FP16Trainer:
         if not grads:
             self.record.no_gradient_steps += 1
             self._skipped = None
+            self._buffers.discard()
             return
         self._attempt(grads, loss, count)
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._switch.clear_gradients()
         self._switch.after_step()
 
     def _attempt(self, grads: list[Tensor], loss: Tensor, count: int) -> None:
@@ -234,6 +240,7 @@ class FP16Trainer:
         total = norm + loss  # finite exactly if both are
         found_inf = self._skipped = total.sub_(total).ne_(0.0)  # x - x is NaN, or 0
         self._optimizer_step(norm, divisor, found_inf)
+        self._buffers.close_window(found_inf)
         self.update_loss_scale(loss, found_inf)
         self.record.add(norm, loss)
 
@@ -305,6 +312,7 @@ class FP16Trainer:
         finally:
             self.record, self._skipped = previous, skipped
             self._micro_batches, self._replays, self._window_loss = 0, 0, None
+            self._buffers.discard()
             for parameter in self.model.parameters():
                 parameter.grad = None
 
@@ -475,6 +483,7 @@ class FP16Trainer:
         """
         self._require_step_boundary("a state can be loaded")
         self.state.load(state)
+        self._buffers.discard()
         self._restart_overflow_log()
 
     def save_checkpoint(self, path: Path | str) -> None:
@@ -498,6 +507,7 @@ class FP16Trainer:
         """
         self._require_step_boundary("a state can be loaded")
         self.state.load_file(Path(path), self.device)
+        self._buffers.discard()
         self._restart_overflow_log()
 
     def _restart_overflow_log(self) -> None:

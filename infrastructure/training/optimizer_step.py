@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from infrastructure.torch_internals import gradient_norms
+from infrastructure.torch_internals import tensor_lists
 from infrastructure.torch_internals.direct_step import direct_step, unobserved_step
 from infrastructure.torch_internals.fused_check import skips_and_unscales
 from infrastructure.torch_internals.guard import log_unavailable
@@ -130,7 +130,7 @@ def global_norm(grads: list[Tensor]) -> Tensor:
         TypeError: A gradient is sparse.
     """
     try:
-        norms = gradient_norms.norms(grads)
+        norms = tensor_lists.norms(grads)
     except NotImplementedError as error:
         raise TypeError(
             "a gradient is sparse, and clipping and overflow checks need dense ones: build "

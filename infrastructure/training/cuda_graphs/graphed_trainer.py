@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from infrastructure.agent_contract import Forward
+from infrastructure.torch_internals.autograd_nodes import leaves
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.cuda_graphs.optimizer_settings import GraphedSettings
 from infrastructure.training.cuda_graphs.recorder import CudaRecorder, Recorder
@@ -97,7 +98,8 @@ class GraphedTrainer:
     Where steps cannot be graphs they are eager, and the log says why (``cuda_graph_refused``).
     The first three steps of a shape run eagerly, then its graph is recorded; so an odd last batch
     of an epoch runs eagerly at first. Learning rates stay numbers for the optimizer and its
-    scheduler: the graph reads copies on the device, which are updated when they change.
+    scheduler: the graph reads copies on the device, which are updated when they change. A graph
+    leaves no gradients in parameters of others, where an eager step does.
 
     Args:
         trainer: Trainer whose steps are recorded; everything but `train_batch` stays with it.
@@ -221,16 +223,21 @@ class GraphedTrainer:
     ) -> _Graph:
         """Record a step without taking it; on failure everything is as it was."""
         trainer, optimizer = self._trainer, self._trainer.optimizer
-        if any(parameter.grad is not None for parameter in trainer.model.parameters()):
-            raise RuntimeError("gradients are left over from outside the trainer")
+        held: list[tuple[Tensor, Tensor | None]] = []
+
+        def step() -> None:
+            loss = trainer.training_step(inputs.batch, compute_loss_fn)
+            for leaf in leaves(loss):  # a graph would add to memory that its owner gives away
+                held.append((leaf, leaf.grad))
+                leaf.grad = None
+            trainer.step(loss)
+
         known, random = set(optimizer.state), random_state(trainer.device)
         outcome = _RecordedStep(trainer.device)
         torch.clear_autocast_cache()
         try:
             with self._settings.on_device(), trainer.recording_into(outcome):
-                replay = self._recorder.record(
-                    lambda: trainer.train_batch(inputs.batch, compute_loss_fn)
-                )
+                replay = self._recorder.record(step)
                 skipped = trainer.last_step_skipped
             if outcome.norm_and_loss is None or skipped is None:
                 raise RuntimeError("the step has no gradients")
@@ -241,6 +248,9 @@ class GraphedTrainer:
                 del optimizer.state[parameter]
             restore_random_state(random, trainer.device)
             raise
+        finally:
+            for leaf, gradient in held:
+                leaf.grad = gradient
         return _Graph(
             replay=replay, inputs=inputs, norm_and_loss=outcome.norm_and_loss, skipped=skipped
         )

@@ -52,6 +52,11 @@ class MasterWeights:
                 master.grad += half.grad
             half.grad = None
 
+    def clear_gradients(self) -> None:
+        """Leave no gradient in the FP16 parameters."""
+        for half in self._masters:
+            half.grad = None
+
     def update_model(self) -> None:
         """Copy the masters into the model's FP16 parameters."""
         for half, master in self._masters.items():

@@ -94,6 +94,13 @@ class PrecisionSwitch:
         finally:
             self._update_cast()
 
+    def clear_gradients(self) -> None:
+        """Leave no gradient in the parameters that the optimizer updates."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        if self._masters is not None:
+            self._masters.clear_gradients()
+
     def after_backward(self) -> None:
         """Move the gradients of a cast model to its masters."""
         if self._masters is not None:

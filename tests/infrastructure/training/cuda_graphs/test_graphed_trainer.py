@@ -22,6 +22,8 @@ from infrastructure.training.cuda_graphs.graphed_trainer import (
 )
 from infrastructure.training.diagnostics import RepeatedPasses
 from infrastructure.training.loop import telemetry
+from tests.infrastructure.training import modules_with_state
+from tests.infrastructure.training.test_buffer_restore import trainer_of
 
 FP32 = "fp32"
 
@@ -330,13 +332,15 @@ def test_a_gradient_that_first_appears_while_recording_is_not_recorded(make_trai
 
 
 def test_gradients_from_outside_are_not_recorded(make_trainer, loss_fn):
-    trainer = make_trainer("fp32")
-    graphs, _ = graphed(trainer)
-    for batch in batches(3):
+    trainers = [make_trainer("fp32") for _ in "ab"]
+    graphs, recorder = graphed(trainers[0])
+    for batch in batches(5):
+        trainers[0].training_step(batch, loss_fn).backward()
         graphs.train_batch(batch, loss_fn)
-    trainer.training_step(batch, loss_fn).backward()
-    graphs.train_batch(batch, loss_fn)
-    assert "left over" in graphs.refused_reason
+        trainers[1].train_batch(batch, loss_fn)
+    assert len(recorder.tapes) == 1
+    for ours, eager in zip(*map(everything, trainers), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-5, atol=1e-7)
 
 
 def test_a_scheduler_that_moves_more_than_the_learning_rate_runs_eagerly(make_trainer, loss_fn):
@@ -495,3 +499,36 @@ def test_on_cuda_a_recording_that_fails_changes_nothing(cuda, make_optimizer):
 def reads_on_cuda(forward, batch):
     loss = nn.functional.mse_loss(forward(batch["x"]), batch["y"])
     return loss * (2.0 if loss.item() > 0 else 1.0)
+
+
+@pytest.mark.parametrize("name", ["batch norm", "normaliser", "codebook", "queue", "range"])
+def test_a_recorded_step_that_is_skipped_restores_the_buffers(name, loss_fn):
+    given, is_bad = modules_with_state.batches(40, 12, "fp16")
+    trainers = [trainer_of(modules_with_state.network(name), "fp16") for _ in "ab"]
+    trainers[0]._buffers.host_decides = False  # as on an accelerator
+    graphs, recorder = graphed(trainers[0])
+    for batch, bad in zip(given, is_bad, strict=True):
+        graphs.train_batch(batch, loss_fn)
+        if not bad:
+            trainers[1].train_batch(batch, loss_fn)
+    assert len(recorder.tapes) == 1
+    assert counts(trainers[0])["applied_steps"] == 28
+    for ours, undisturbed in zip(*(t.model.state_dict().values() for t in trainers), strict=True):
+        torch.testing.assert_close(ours, undisturbed)
+
+
+def test_a_graph_leaves_the_gradients_of_others_alone(make_trainer):
+    """The critic's parameters hold a gradient while the actor's step is recorded."""
+    trainer, critic = make_trainer("fp32"), nn.Linear(1, 1)
+    graphs, recorder = graphed(trainer)
+
+    def loss(forward, batch):
+        return critic(forward(batch["x"])).mean()
+
+    for batch in batches(6):
+        graphs.train_batch(batch, loss)
+        if not recorder.tapes:
+            left = {parameter: parameter.grad.clone() for parameter in critic.parameters()}
+    assert len(recorder.tapes) == 1
+    for parameter, gradient in left.items():
+        assert torch.equal(parameter.grad, gradient)

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.precision import PinnedPrecisionError
+from tests.infrastructure.training import modules_with_state
 from tests.infrastructure.training.distributed.scenarios.jobs import job, run
 from tests.infrastructure.training.distributed.scenarios.registry import scenario
 from tests.infrastructure.training.distributed.scenarios.trainers import (
@@ -80,6 +81,34 @@ def overflow_on_one_rank(_folder: Path) -> Any:
 def nan_loss_on_one_rank(_folder: Path) -> Any:
     """The gradients of a loss plus a constant NaN are finite: only the flag can tell."""
     return bad_on_rank_1(lambda value: value + math.nan)()
+
+
+@scenario
+def buffers(_folder: Path) -> Any:
+    """Modules with state beside the same ones that never see the batches of skipped steps."""
+    results = []
+    for kind, precision, name in product(
+        ("ddp", "fsdp2"), ("fp16", "bf16", "fp32"), ("batch norm", "codebook", "queue", "act norm")
+    ):
+        trainers = [
+            trainer_of(
+                spread(kind, model=modules_with_state.network(name)),
+                precision,
+                min_loss_scale=256.0,
+            )
+            for _ in range(2)
+        ]
+        given, is_bad = modules_with_state.batches(12, 4, precision)
+        for batch, bad in zip(given, is_bad, strict=True):
+            if dist.get_rank() == 0:  # the others see the bad row
+                batch["x"] = batch["x"].nan_to_num(0).clamp(-3, 3)
+            trainers[0].train_batch(batch, mse)
+            if not bad:
+                trainers[1].train_batch(batch, mse)
+        applied = trainers[0].get_stats()["applied_steps"]
+        same = weights(trainers[0].model) == weights(trainers[1].model)
+        results.append({"case": [kind, precision, name], "applied": applied, "same": same})
+    return results
 
 
 @scenario

@@ -74,11 +74,13 @@ def trainer_of(
     )
 
 
-def spread(kind: str, policy: MixedPrecisionPolicy | None = None) -> nn.Module:
+def spread(
+    kind: str, policy: MixedPrecisionPolicy | None = None, model: nn.Module | None = None
+) -> nn.Module:
+    model = model or network()
     if kind == "ddp":
-        return DistributedDataParallel(network())
-    model = network()
-    for block in model.blocks:
+        return DistributedDataParallel(model)
+    for block in getattr(model, "blocks", ()):
         fully_shard(block, mp_policy=policy or MixedPrecisionPolicy())
     return fully_shard(model, mp_policy=policy or MixedPrecisionPolicy())
 

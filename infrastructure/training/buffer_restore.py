@@ -1,0 +1,106 @@
+"""The buffers of a model as they were before a step that was skipped.
+
+A forward pass that overflows leaves NaN in running statistics, and no later batch removes it
+(pytorch #88474, #115500). So the trainer copies the buffers before an accumulation window, and
+puts the copies back if the window's step is skipped. An accelerator decides by itself: the host
+does not wait for it.
+"""
+
+from __future__ import annotations
+
+from operator import is_
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from infrastructure.torch_internals.modules import buffer_places
+from infrastructure.torch_internals.tensor_lists import copy_all
+
+
+class BufferRestore:
+    """Copies the buffers of a model before a window, and restores them if its step is skipped.
+
+    Buffers of every dtype are restored, whether they were changed in place or replaced. These are
+    not: a buffer that got another shape or dtype, one that is registered inside the window, one on
+    another device than *device*, any other attribute of a module, a parameter that a forward pass
+    writes.
+
+    Args:
+        model: Model whose buffers are copied; the copies need as much memory as the buffers.
+        device: The device of the model's parameters.
+
+    Attributes:
+        host_decides: Whether the host reads if a step was skipped. On a CPU it waits for nothing.
+    """
+
+    def __init__(self, model: Module, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self.host_decides = device.type == "cpu"
+        self._is_open = False
+        self.find_buffers()
+
+    def find_buffers(self) -> None:
+        """Look for the buffers of the model: it may have new modules."""
+        self._places = buffer_places(self._model)
+        self._before: list[Tensor | None] = []
+        self._copies: list[Tensor | None] = []
+        self._can_copy_again = False
+
+    def discard(self) -> None:
+        """End the window, if there is one; the buffers keep their values."""
+        self._is_open = False
+
+    def open_window(self) -> None:
+        """Copy the buffers, unless the window is open already."""
+        if self._is_open or not self._places:
+            return
+        self._is_open = True
+        now = [registry.get(name) for registry, name in self._places]
+        if (
+            self._can_copy_again
+            and all(map(is_, now, self._before))
+            and [buffer.shape for buffer in self._sources] == self._shapes
+        ):
+            copy_all(self._targets, self._sources)
+        else:
+            self._make_copies(now)
+
+    def _make_copies(self, buffers: list[Tensor | None]) -> None:
+        self._before, self._copies = buffers, list(map(self._copy_of, buffers))
+        pairs = zip(buffers, self._copies, strict=True)
+        copied = [(old, new) for old, new in pairs if new is not None and new is not old]
+        self._sources = [old for old, _ in copied if old is not None]
+        self._targets = [new for _, new in copied]
+        self._shapes = [new.shape for new in self._targets]
+        self._can_copy_again = not any(buffer.requires_grad for buffer in self._sources)
+
+    def _copy_of(self, buffer: Tensor | None) -> Tensor | None:
+        """A copy; *buffer* itself if nothing can write to it; None if it is not restored."""
+        if buffer is None or buffer.device != self._device:
+            return None
+        strides = zip(buffer.stride(), buffer.shape, strict=True)
+        is_expanded = any(stride == 0 and size > 1 for stride, size in strides)
+        return buffer if is_expanded or buffer.is_inference() else buffer.detach().clone()
+
+    @torch.no_grad()
+    def close_window(self, skipped: Tensor) -> None:
+        """Restore the buffers if *skipped*, float32 ``[]``, is 1; leave them if it is 0."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self.host_decides and not skipped.item():
+            return
+        is_skipped = skipped.bool()
+        for place, buffer, copy in zip(self._places, self._before, self._copies, strict=True):
+            registry, name = place
+            now = registry.get(name)
+            if now is None or copy is None or now is copy:
+                continue
+            if now.shape != copy.shape or now.dtype != copy.dtype or now.device != copy.device:
+                continue
+            if now is buffer:
+                # .data: the backward pass of another loss may still need the buffer
+                torch.where(is_skipped, copy, now, out=now.data)
+            else:
+                registry[name] = torch.where(is_skipped, copy, now)
