@@ -28,6 +28,7 @@ from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.overflow_log import OverflowLog
 from infrastructure.training.precision import Precision, checked_loss, explain_backward_error
+from infrastructure.training.precision.frozen_halves import frozen_halves
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.state import TrainerState
@@ -42,13 +43,14 @@ log = structlog.get_logger()
 class FP16Trainer:
     """Steps a model under FP32, FP16 or BF16 by the same lines.
 
-    Parameters and optimizer state are always float32. Precision is the dtype of an autocast
+    Trained parameters and optimizer state are always float32. Precision is the dtype of an autocast
     region plus a loss scale, so it can change between two optimizer steps and back.
 
     Args:
-        model: Model on one device, every parameter float32. Under DDP or sharded by FSDP2, all
-            ranks of the group take the same decision in every step; each must then call `step`
-            equally often.
+        model: Model on one device. Every parameter is float32, but a frozen one may be float16 or
+            bfloat16: FP32 sees it in float32, in a copy that lives as long as a step. Under DDP or
+            sharded by FSDP2, all ranks of the group take the same decision in every step; each
+            must then call `step` equally often.
         optimizer: Optimizer over parameters of the model, all or some, and no others.
             ``fused=True`` of torch's Adam, AdamW, SGD and Adagrad makes the step free of device
             reads; any other optimizer costs one read per step.
@@ -62,8 +64,8 @@ class FP16Trainer:
         state: Saves and restores what a checkpoint holds.
 
     Raises:
-        ValueError: A parameter is not float32, the parameters are on several devices, there are
-            none, or the optimizer holds parameters that are not the model's.
+        ValueError: A trained parameter is not float32, the parameters are on several devices,
+            there are none, or the optimizer holds parameters that are not the model's.
         TypeError: *config* is of another class.
         UnknownModuleError: ``keep_fp32`` names a module that the model does not have.
     """
@@ -124,6 +126,10 @@ class FP16Trainer:
         state = self.precision_state
         if state.effective != state.requested and state.reason != "measured":
             log.warning("precision_lowered", state=str(state))
+        if halves := frozen_halves(model):
+            numbers = sum(half.numel() for half in halves.values())
+            mebibytes = round(4 * numbers / 2**20, 1)
+            log.info("frozen_half_parameters", parameters=len(halves), mib_more_in_fp32=mebibytes)
 
     # The step.
 

@@ -6,6 +6,8 @@ import torch
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
+from infrastructure.training.precision.frozen_halves import HALF_TYPES
+
 
 def device_of(model: Module) -> torch.device:
     """The device of all parameters of *model*.
@@ -28,15 +30,23 @@ def trained_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
     """The optimizer's parameters, including frozen ones, since they may be unfrozen later.
 
     Raises:
-        ValueError: A parameter of the model is not float32, or the optimizer holds a parameter
-            that is not the model's, or none to update.
+        ValueError: A parameter of the model is neither float32 nor frozen in a half type, or the
+            optimizer holds a parameter that is not the model's, or none to update.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     for parameter, name in names.items():
-        if parameter.dtype != torch.float32 and parameter.is_floating_point():
+        if parameter.dtype == torch.float32 or not parameter.is_floating_point():
+            continue
+        if parameter.dtype not in HALF_TYPES or parameter.requires_grad:
             raise ValueError(
-                f"parameter {name} is {parameter.dtype}: keep parameters float32 (model.float()); "
-                "autocast makes the half copies"
+                f"parameter {name} is {parameter.dtype}: keep parameters that are trained float32 "
+                "(model.float()), autocast makes the half copies; a frozen one (requires_grad is "
+                "False) may be float16 or bfloat16"
+            )
+        if hasattr(parameter, "placements"):
+            raise ValueError(
+                f"parameter {name} is {parameter.dtype} and sharded: shard a model whose "
+                "parameters are all float32, or use DDP"
             )
     chosen = [p for group in optimizer.param_groups for p in group["params"]]
     if foreign := [p for p in chosen if p not in names]:

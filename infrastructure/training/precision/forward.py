@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.training.distributed.modules import is_distributed, method_of, unwrapped
+from infrastructure.training.precision.frozen_halves import frozen_halves, in_float32
 from infrastructure.training.precision.kernels import missing_kernel
 from infrastructure.training.precision.outputs import to_float32
 from infrastructure.training.precision.precision import Precision
@@ -24,13 +25,15 @@ class PrecisionForward:
     """Runs a module under a precision and returns float32; implements `Forward`.
 
     A loss is computed inside `loss_region`: the outer autocast keeps one cast of each weight for
-    all calls of a step, the inner one switches autocast off for the loss itself.
+    all calls of a step, the inner one switches autocast off for the loss itself. Frozen
+    half parameters that the precision cannot use are seen in float32.
     """
 
     __slots__ = (
         "_device",
         "_device_type",
         "_enabled",
+        "_halves",
         "_loss_outer",
         "_method_of",
         "_module",
@@ -44,6 +47,7 @@ class PrecisionForward:
         self._method_of = method_of if is_distributed(module) else getattr
         self._device, self._device_type, self._precision = device, device.type, precision
         self._enabled = precision is not Precision.FP32
+        self._halves = frozen_halves(module, precision.compute)
         # FP32 enters a disabled region: a caller's own autocast must not turn a rollback into
         # half precision.
         dtype = precision.compute if self._enabled else torch.bfloat16
@@ -83,6 +87,8 @@ class PrecisionForward:
         )
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._halves:
+            function = in_float32(self._module, self._halves, function)
         if not self._enabled:
             if not torch.is_autocast_enabled(self._device_type):  # as within compute_loss
                 return function(*args, **kwargs)

@@ -20,8 +20,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from infrastructure.torch_internals.modules import COMPILED
 from infrastructure.training.distributed.modules import unwrapped
+from infrastructure.training.precision.frozen_halves import HALF_TYPES, frozen_halves, in_float32
 
-_HALF = (torch.float16, torch.bfloat16)
 _MARK = "keeps_fp32"
 _REPLACED = "_forward_before_keep_fp32"  # attribute of a module that had its own forward
 
@@ -119,6 +119,8 @@ def _fp32_forward(device_type: str) -> Callable[..., Any]:
     def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
         # Copies of `self` share this function: it must refer to no module.
         inner = vars(self).get(_REPLACED) or type(self).forward.__get__(self)
+        if halves := frozen_halves(self):
+            inner = in_float32(self, halves, inner)
         with torch.autocast(device_type, enabled=False):
             return inner(*_in_float32(args), **_in_float32(kwargs))
 
@@ -129,7 +131,7 @@ def _fp32_forward(device_type: str) -> Callable[..., Any]:
 def _in_float32(value: Any) -> Any:
     """Arguments with half tensors in float32; simple enough for `torch.compile` to trace."""
     if isinstance(value, Tensor):
-        return value.float() if value.dtype in _HALF else value
+        return value.float() if value.dtype in HALF_TYPES else value
     if isinstance(value, PackedSequence):
         return value._replace(data=_in_float32(value.data))
     if type(value) is dict:

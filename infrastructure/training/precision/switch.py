@@ -76,8 +76,8 @@ class PrecisionSwitch:
         if self._pinned not in {None, precision}:
             raise PinnedPrecisionError(self._pinned, precision)
         self.state, self.precision = state, precision
-        self.forward = PrecisionForward(self._model, self._device, self.precision)
         self._update_cast()
+        self.forward = PrecisionForward(self._model, self._device, self.precision)
         return self.state
 
     def cast_model(self) -> None:

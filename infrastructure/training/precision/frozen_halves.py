@@ -1,0 +1,60 @@
+"""Frozen parameters in FP16 or BF16, such as the base model under a LoRA adapter.
+
+A half matrix stays as it is where half precision of its own type multiplies it. All other code sees
+a float32 copy: every half number is a float32 number, so this is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import Module
+
+HALF_TYPES = (torch.float16, torch.bfloat16)
+
+
+def frozen_halves(module: Module, compute: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """The frozen half parameters of *module* that code of type *compute* cannot use as they are.
+
+    Returns:
+        Parameters by qualified name: all under float32; else those of the other half type, and
+        vectors, since kernels of a normalisation want the type of their input or float32.
+    """
+    return {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.dtype in HALF_TYPES
+        and not parameter.requires_grad
+        and (parameter.dtype != compute or parameter.ndim < 2)
+    }
+
+
+def in_float32(
+    module: Module, halves: dict[str, Tensor], function: Callable[..., object]
+) -> Callable[..., object]:
+    """*function* of *module*, which sees *halves*, parameters of *module*, in float32.
+
+    The copies live as long as the graph of what *function* returns: 4 bytes for each number.
+    """
+
+    def call(*args: object, **kwargs: object) -> object:
+        copies = {f"module.{name}": half.float() for name, half in halves.items()}
+        return functional_call(_Caller(module), copies, (function, *args), kwargs)
+
+    return call
+
+
+class _Caller(Module):
+    """Calls any function while *module* is a part of it."""
+
+    def __init__(self, module: Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(
+        self, function: Callable[..., object], /, *args: object, **kwargs: object
+    ) -> object:
+        return function(*args, **kwargs)
