@@ -117,9 +117,9 @@ def _check_defaults(
         )
         next_due(schedule, time.time())
     with _checking("settings_model()"):
-        own = validate_settings(agent, settings)
-        if own is not None:
-            type(own).model_json_schema()
+        validated = validate_settings(agent, settings)
+        if validated is not None:
+            type(validated).model_json_schema()
     for name in ("agent", "run"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     return RunContext(
@@ -131,7 +131,7 @@ def _check_defaults(
         agent_folder=folder / "agent",
         run_folder=folder / "run",
         budget=budget,
-        settings=own,
+        settings=validated,
         logger=structlog.get_logger(),
         report_progress=lambda *_, **__: None,
     )

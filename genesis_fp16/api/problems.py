@@ -119,8 +119,8 @@ def _wrong_request(_request: Request, error: Exception) -> JSONResponse:
     """Name each wrong part, but repeat no value: one may be secret."""
     assert isinstance(error, RequestValidationError)  # noqa: S101  # registered for it
     errors = [
-        f"{'.'.join(plain(str(part), 80) for part in each['loc'])}: {plain(str(each['msg']), 300)}"
-        for each in list(error.errors())[:_MOST_ERRORS]
+        f"{'.'.join(plain(str(part), 80) for part in item['loc'])}: {plain(str(item['msg']), 300)}"
+        for item in list(error.errors())[:_MOST_ERRORS]
     ]
     return answer(422, "the request is wrong: correct what errors names", errors=errors)
 

@@ -59,16 +59,16 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; the longest idle connection of the listener may have to go."""
         super().connection_made(transport)
-        found = transport.get_extra_info("socket")
-        self._listener = "unix" if found.family == socket.AF_UNIX else "tcp"
-        self.app_state = {**self.app_state, **_peer(found, self._listener)}
+        connected = transport.get_extra_info("socket")
+        self._listener = "unix" if connected.family == socket.AF_UNIX else "tcp"
+        self.app_state = {**self.app_state, **_peer(connected, self._listener)}
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
-        others = _open[self._listener]
-        others[self] = None
+        connections = _open[self._listener]
+        connections[self] = None
         self._await_head()
-        if len(others) > MAX_CONNECTIONS:
-            idle = (each for each in others if not each._answering)
+        if len(connections) > MAX_CONNECTIONS:
+            idle = (connection for connection in connections if not connection._answering)
             next(idle, self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -62,7 +62,7 @@ def agents(
             {
                 **asdict(plugin),
                 "schedule": schedule,
-                "paused": None if paused is None else [asdict(each) for each in of_agent],
+                "paused": None if paused is None else [asdict(pause) for pause in of_agent],
             }
         )
     if as_json:
@@ -81,9 +81,9 @@ def agents(
                 for row in rows
             ],
         )
-        for each in (paused or {}).values():
-            since = f"since {moment(each.created_at)} by {each.actor}: {each.reason}"
-            print_line(f"{each.agent or 'all agents'} paused {since}")
+        for pause in (paused or {}).values():
+            since = f"since {moment(pause.created_at)} by {pause.actor}: {pause.reason}"
+            print_line(f"{pause.agent or 'all agents'} paused {since}")
         for plugin in plugins:
             if plugin.reason:
                 typer.echo(f"\n{plugin.name} is {plugin.state}: {plugin.reason}")

@@ -20,6 +20,6 @@ def doctor(context: typer.Context, as_json: JsonFlag = False) -> None:
     else:
         print_table(
             ["", "check", "found", "remedy"],
-            [[each.verdict, each.check, each.found, each.remedy] for each in results],
+            [[result.verdict, result.check, result.found, result.remedy] for result in results],
         )
-    raise typer.Exit(1 if any(each.verdict == "fail" for each in results) else 0)
+    raise typer.Exit(1 if any(result.verdict == "fail" for result in results) else 0)

@@ -61,7 +61,7 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
     """Everything that the store and the evidence say about the agent."""
     run = next((run for run in store.runs(agent) if run.precision), None)
     decisions = store.guard.history(agent, limit=50)
-    last_trip = next((each for each in decisions if each.state == "tripped"), None)
+    last_trip = next((decision for decision in decisions if decision.state == "tripped"), None)
     home = settings.home.absolute()
     evidence, problem = _evidence(home, last_trip) if last_trip else (None, "")
     return {
@@ -73,12 +73,14 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
         "telemetry": _telemetry(store, home, run.id) if run else None,
         **_removed(store, home, last_trip.run_id if last_trip else ""),
         "overrides": [
-            asdict(each) for each in store.overrides.in_force() if each.agent in (None, agent)
+            asdict(override)
+            for override in store.overrides.in_force()
+            if override.agent in (None, agent)
         ],
         "audit": [
-            asdict(each)
-            for each in store.overrides.audit(limit=200)
-            if each.subject in (agent, "all")
+            asdict(change)
+            for change in store.overrides.audit(limit=200)
+            if change.subject in (agent, "all")
         ],
         "outcomes": [
             {**asdict(result), "value": None if math.isnan(result.value) else result.value}
@@ -204,7 +206,9 @@ def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
 
 def _trip(answer: dict[str, Any]) -> Iterator[str]:
     """The last trip and its numbers."""
-    trip = next((each for each in answer["decisions"] if each["state"] == "tripped"), None)
+    trip = next(
+        (decision for decision in answer["decisions"] if decision["state"] == "tripped"), None
+    )
     if trip is None:
         return
     yield f"Last trip     {trip['trigger']} at {moment(trip['at'])}: {trip['reason']}"
@@ -217,7 +221,7 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
     if statistics := seen.get("statistics"):
         scales = [f"{statistic['loss_scale']:g}" for statistic in statistics][-_SHOWN_SCALES:]
         yield f"Loss scale    {' -> '.join(scales)}"
-    yield from _mismatch([each["report"] for each in seen.get("mismatches", ())])
+    yield from _mismatch([mismatch["report"] for mismatch in seen.get("mismatches", ())])
     if modules := seen.get("offending_modules"):
         yield f"Modules       {', '.join(modules)}"
     if checkpoint := seen.get("checkpoint"):
@@ -238,11 +242,14 @@ def _mismatch(reports: list[dict[str, Any]]) -> Iterator[str]:
     last = reports[-1]
     parts = []
     for pair, alike in groupby(reports[-_SHOWN_SCALES:], key=_pair):
-        values = " -> ".join(f"{each['k3']:.2g}" for each in alike)
+        values = " -> ".join(f"{report['k3']:.2g}" for report in alike)
         parts.append(f"{values} nats per token ({pair})")
     yield f"Mismatch      {' -> '.join(parts)}"
-    others = sorted(last["combinations"], key=lambda each: float(each["k3"]))
-    shown = [f"{each['policy']}/{each['rollout']} {each['k3']:.2g}" for each in others]
+    combinations = sorted(last["combinations"], key=lambda combination: float(combination["k3"]))
+    shown = [
+        f"{combination['policy']}/{combination['rollout']} {combination['k3']:.2g}"
+        for combination in combinations
+    ]
     if shown:
         yield f"Same tokens   {', '.join(shown)} (policy/rollout)"
 
@@ -261,8 +268,8 @@ def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
     if last["state"] == "probation":
         return "half precision on probation: another trip brings FP32 back for twice as long"
     roles = [f"{role} in {name.upper()}" for role, name in last["roles"].items()]
-    others = "" if "policy" in last["roles"] else " (other roles as before)"
-    demanded = f"{' and '.join(roles)}{others}" if roles else "FP32"
+    unchanged = "" if "policy" in last["roles"] else " (other roles as before)"
+    demanded = f"{' and '.join(roles)}{unchanged}" if roles else "FP32"
     if settings.guard_reenable == "manual":
         until = "until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
         return f"{demanded} in every run {until}"
@@ -309,7 +316,7 @@ def _print_comparison(outcomes: list[dict[str, Any]]) -> None:
     rows = []
     for precision in ("half", "fp32", "mixed"):
         group = [o for o in outcomes if o["precision"] == precision and o["metric"] == metric]
-        values = [each["value"] for each in group if each["value"] is not None]
+        values = [outcome["value"] for outcome in group if outcome["value"] is not None]
         if group:
             numbers = (fmean(values), min(values), max(values)) if values else (math.nan,) * 3
             newest = ", ".join(map(_newest, group[:_SHOWN_RUNS]))

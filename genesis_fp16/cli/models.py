@@ -27,18 +27,18 @@ def list_versions(agent: str, as_json: JsonFlag = False) -> None:
     settings = load_location()
     with open_existing_store(settings) as store:
         name = check_agent_name(agent, store) or agent
-    found = list_models(settings, name)
+    models = list_models(settings, name)
     if as_json:
-        print_json({"agent": name, "in_use": found.in_use, "versions": _as_json(found)})
+        print_json({"agent": name, "in_use": models.in_use, "versions": _as_json(models)})
         return
-    if not found.versions:
+    if not models.versions:
         typer.echo(f"no version of a model of {name} is kept: none was published yet")
         return
     print_table(
         ["version", "", "published", "transitions", "data", "hash of the data", "why"],
-        [[version.id, *_cells(version, found.in_use)] for version in found.versions],
+        [[version.id, *_cells(version, models.in_use)] for version in models.versions],
     )
-    if found.in_use is None:
+    if models.in_use is None:
         print_line(f"the model of {name} in use is none of these")
 
 
@@ -77,7 +77,7 @@ def _cells(version: KeptVersion, in_use: str | None) -> list[object]:
     ]
 
 
-def _as_json(found: AgentModels) -> list[dict[str, object]]:
+def _as_json(models: AgentModels) -> list[dict[str, object]]:
     return [
         {
             **(
@@ -85,8 +85,8 @@ def _as_json(found: AgentModels) -> list[dict[str, object]]:
                 if version.facts is not None
                 else {"id": version.id}
             ),
-            "in_use": version.id == found.in_use,
+            "in_use": version.id == models.in_use,
             "problem": version.problem,
         }
-        for version in found.versions
+        for version in models.versions
     ]

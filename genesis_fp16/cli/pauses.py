@@ -79,8 +79,8 @@ def resume(
         typer.echo(f"resumed {scope}" if ended else f"no pause of {scope} is in force")
     if agent is not None and None in before:
         print_warning("all agents are still paused: genesis-fp16 agents resume --all")
-    if agent is None and (others := sorted(name for name in before if name)):
-        print_warning(f"still paused by themselves: {', '.join(others)}")
+    if agent is None and (paused := sorted(name for name in before if name)):
+        print_warning(f"still paused by themselves: {', '.join(paused)}")
 
 
 def read_pauses(settings: Settings) -> PausesInForce | None:

@@ -47,16 +47,16 @@ class ProgramGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names for ``--help``; a plugin's command cannot replace a built-in one."""
-        own = super().list_commands(ctx)
-        return own + sorted(self._of_plugins.keys() - set(own))
+        built_in = super().list_commands(ctx)
+        return built_in + sorted(self._of_plugins.keys() - set(built_in))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The built-in command of that name, else the plugin's, not imported yet; else None."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
-        found = self._of_plugins.get(cmd_name)
-        return None if found is None else _PluginCommand(found)
+        built_in = super().get_command(ctx, cmd_name)
+        if built_in is not None:
+            return built_in
+        plugin_command = self._of_plugins.get(cmd_name)
+        return None if plugin_command is None else _PluginCommand(plugin_command)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that *args* name; a misspelt name is refused with the nearest one."""
@@ -70,31 +70,31 @@ class ProgramGroup(TyperGroup):
     @functools.cached_property
     def _of_plugins(self) -> dict[str, PluginCommand]:
         """Those whose names are valid; doctor names the others, too."""
-        found = plugin_commands(self.commands)
-        return {each.point.name: each for each in found if each.point.valid_name}
+        commands = plugin_commands(self.commands)
+        return {command.point.name: command for command in commands if command.point.valid_name}
 
 
 class _PluginCommand(TyperCommand):
     """Stands for a plugin's command until it is called."""
 
-    def __init__(self, found: PluginCommand) -> None:
-        super().__init__(name=found.point.name)
-        self._found = found
+    def __init__(self, plugin_command: PluginCommand) -> None:
+        super().__init__(name=plugin_command.point.name)
+        self._plugin_command = plugin_command
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """The line for ``--help``: the command's own, or which distribution it comes from."""
-        point = self._found.point
+        point = self._plugin_command.point
         source = f"Command of {point.distribution} {point.version}"
-        if self._found.problem:
+        if self._plugin_command.problem:
             return f"{source}, cannot be used: see genesis-fp16 doctor."
-        own = plain(summarize_command(point), _LONGEST_HELP)
-        return textwrap.shorten(own, limit, placeholder="...") if own else f"{source}."
+        summary = plain(summarize_command(point), _LONGEST_HELP)
+        return textwrap.shorten(summary, limit, placeholder="...") if summary else f"{source}."
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         """Import the plugin and let its command parse *args*."""
-        command = _load(self._found)
+        command = _load(self._plugin_command)
         context = CommandContext(
             find_agent=_find_agent,
             as_json=False,
@@ -105,17 +105,17 @@ class _PluginCommand(TyperCommand):
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
-def _load(found: PluginCommand) -> Any:
+def _load(plugin_command: PluginCommand) -> Any:
     """Import the command and turn it into one of the command-line library."""
-    loaded = load_command(found)
+    loaded = load_command(plugin_command)
     try:
         with plugin_code("its parameters cannot be read"):
-            command = typer.main.get_command(_to_typer(loaded, found.point.name))
+            command = typer.main.get_command(_to_typer(loaded, plugin_command.point.name))
             _check_json_is_free(command)
             return command
     except PluginRefusedError as error:
-        remedy = f"upgrade or uninstall {found.point.distribution}"
-        raise CommandUnavailableError(found.point, f"{error}; {remedy}") from error
+        remedy = f"upgrade or uninstall {plugin_command.point.distribution}"
+        raise CommandUnavailableError(plugin_command.point, f"{error}; {remedy}") from error
 
 
 def _to_typer(loaded: object, name: str) -> typer.Typer:
@@ -135,9 +135,9 @@ def _to_typer(loaded: object, name: str) -> typer.Typer:
 def _give_context(app: typer.Typer) -> None:
     """Pass the `CommandContext` to every function of *app* that asks for it."""
     registered = [*app.registered_commands, app.registered_callback]
-    for each in registered:
-        if each is not None and each.callback is not None:
-            each.callback = _with_context(each.callback)
+    for info in registered:
+        if info is not None and info.callback is not None:
+            info.callback = _with_context(info.callback)
     for group in app.registered_groups:
         if group.typer_instance is not None:
             _give_context(group.typer_instance)
@@ -146,14 +146,23 @@ def _give_context(app: typer.Typer) -> None:
 def _with_context(function: Callable[..., Any]) -> Callable[..., Any]:
     """*function* with its parameter of type `CommandContext` filled and an option ``--json``."""
     signature = _signature(function)
-    own = signature.parameters
-    name = next((name for name, each in own.items() if each.annotation is CommandContext), None)
+    parameters = signature.parameters
+    name = next(
+        (name for name, parameter in parameters.items() if parameter.annotation is CommandContext),
+        None,
+    )
     if name is None:
         return function
     # The command-line library fills one parameter with its context; the wrapper fills the others.
-    others = [each.name for each in own.values() if _takes_typer_context(each)]
-    given = {each.name: each for each in own.values() if each.name not in others}
-    given[name] = own[name].replace(annotation=typer.Context)
+    typer_contexts = [
+        parameter.name for parameter in parameters.values() if _takes_typer_context(parameter)
+    ]
+    given = {
+        parameter.name: parameter
+        for parameter in parameters.values()
+        if parameter.name not in typer_contexts
+    }
+    given[name] = parameters[name].replace(annotation=typer.Context)
     given[_JSON_PARAMETER] = inspect.Parameter(
         _JSON_PARAMETER,
         inspect.Parameter.KEYWORD_ONLY,
@@ -167,10 +176,10 @@ def _with_context(function: Callable[..., Any]) -> Callable[..., Any]:
         offered: CommandContext = context.meta[_CONTEXT_KEY]
         offered = replace(offered, as_json=arguments.pop(_JSON_PARAMETER) or offered.as_json)
         context.meta[_CONTEXT_KEY] = offered  # a subcommand sees the --json of its group
-        return function(**{**arguments, **dict.fromkeys(others, context), name: offered})
+        return function(**{**arguments, **dict.fromkeys(typer_contexts, context), name: offered})
 
     command.__dict__["__signature__"] = signature.replace(parameters=list(given.values()))
-    command.__annotations__ = {each.name: each.annotation for each in given.values()}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in given.values()}
     return command
 
 
@@ -193,18 +202,20 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
             f"an annotation of {called} cannot be read: {error}; import it at run time, not under "
             "TYPE_CHECKING alone"
         ) from error
-    own = signature.parameters.values()
-    for each in own:
-        if each.kind not in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}:
+    parameters = signature.parameters.values()
+    for parameter in parameters:
+        if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             raise PluginRefusedError(
-                f"{called} takes {each}: each parameter must be one that can be passed by name"
+                f"{called} takes {parameter}: each parameter must be one that can be passed by name"
             )
-        if each.annotation is not CommandContext and _mentions_context(each.annotation):
+        if parameter.annotation is not CommandContext and _mentions_context(parameter.annotation):
             raise PluginRefusedError(
-                f"the type of the parameter {each.name!r} of {called} must be CommandContext "
+                f"the type of the parameter {parameter.name!r} of {called} must be CommandContext "
                 "itself, not a type made from it"
             )
-    contexts = [each.name for each in own if each.annotation is CommandContext]
+    contexts = [
+        parameter.name for parameter in parameters if parameter.annotation is CommandContext
+    ]
     if len(contexts) > 1:
         raise PluginRefusedError(
             f"{called} has several parameters of type CommandContext: keep one of "
@@ -224,20 +235,20 @@ def _mentions_context(annotation: object) -> bool:
 
 def _check_json_is_free(command: Any) -> None:
     """Refuse a parameter that takes the place of the program's ``--json``."""
-    names = [each.name for each in command.params]
+    names = [parameter.name for parameter in command.params]
     if _JSON_PARAMETER in names:
-        for each in command.params:
-            options = {*each.opts, *each.secondary_opts}
-            if each.name != _JSON_PARAMETER and (
-                each.name in {"json", "as_json"} or "--json" in options
+        for parameter in command.params:
+            options = {*parameter.opts, *parameter.secondary_opts}
+            if parameter.name != _JSON_PARAMETER and (
+                parameter.name in {"json", "as_json"} or "--json" in options
             ):
                 raise PluginRefusedError(
-                    f"its parameter {each.name!r} takes a name that genesis-fp16 uses: it adds "
-                    "--json to a command with a CommandContext; delete the parameter and read "
+                    f"its parameter {parameter.name!r} takes a name that genesis-fp16 uses: it "
+                    "adds --json to a command with a CommandContext; delete the parameter and read "
                     "context.as_json, or rename it"
                 )
-    for each in getattr(command, "commands", {}).values():
-        _check_json_is_free(each)
+    for subcommand in getattr(command, "commands", {}).values():
+        _check_json_is_free(subcommand)
 
 
 def _find_agent(name: str) -> InstalledAgent:

@@ -38,7 +38,7 @@ def profile(
     from genesis_fp16.daemon.profile import active_agents, run_profile
 
     with open_existing_store(settings) as store:
-        if training := [each for each in active_agents(store) if each != agent]:
+        if training := [name for name in active_agents(store) if name != agent]:
             print_warning(f"agents that train now slow it down: {', '.join(training)}")
         report = run_profile(settings, agent, store, collect_seconds=collect_seconds)
     if as_json:

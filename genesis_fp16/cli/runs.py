@@ -42,11 +42,13 @@ def list_runs(
     with open_existing_store(settings) as store:
         check_agent_name(agent, store)
         runs = [] if store is None else store.runs(agent, limit)
-        others = sorted(recent_agents(store)) if store is not None and not runs else []
+        other_agents = sorted(recent_agents(store)) if store is not None and not runs else []
     if as_json:
         print_json([asdict(run) for run in runs])
-    elif others:
-        typer.echo(f"no runs of {agent} in {settings.home}; there are runs of {', '.join(others)}")
+    elif other_agents:
+        typer.echo(
+            f"no runs of {agent} in {settings.home}; there are runs of {', '.join(other_agents)}"
+        )
     elif not runs:
         typer.echo(f"no runs recorded in {settings.home}: start genesis-fp16 serve")
     else:
@@ -87,7 +89,7 @@ def show_run(
     newest = known if everything else known[-SHOWN:]
     longest = math.inf if everything else EVENTS_READ_BYTES
     home = settings.home.absolute()
-    attempts = [summarize_attempt(home, each, longest) for each in newest]
+    attempts = [summarize_attempt(home, attempt, longest) for attempt in newest]
     folder = home / "runs" / run.id
     answer = {
         **asdict(run),
@@ -133,23 +135,23 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
         ["attempt", "started", "ended", "how", "events", "log"],
         [
             [
-                *(each["number"], moment(each["started_at"]), moment(each["finished_at"])),
-                f"waits: {each['waiting']}"
-                if each["waiting"]
-                else each["ending"] or each["activity"],
-                _described_events(each),
-                each["log"] or ("removed" if run["folder_removed"] else "not there"),
+                *(attempt["number"], moment(attempt["started_at"]), moment(attempt["finished_at"])),
+                f"waits: {attempt['waiting']}"
+                if attempt["waiting"]
+                else attempt["ending"] or attempt["activity"],
+                _described_events(attempt),
+                attempt["log"] or ("removed" if run["folder_removed"] else "not there"),
             ]
-            for each in run["attempts"]
+            for attempt in run["attempts"]
         ],
     )
-    for each in run["attempts"]:
-        if each["error"] and each["error"] != run["error"]:
-            print_line(f"attempt {each['number']} failed: {each['error']}")
-        if early := each["training_stopped_early"]:
+    for attempt in run["attempts"]:
+        if attempt["error"] and attempt["error"] != run["error"]:
+            print_line(f"attempt {attempt['number']} failed: {attempt['error']}")
+        if early := attempt["training_stopped_early"]:
             print_line(
-                f"attempt {each['number']} ended its training after epoch {early.get('epoch')} of "
-                f"{early.get('epochs')}: {early.get('reason')}"
+                f"attempt {attempt['number']} ended its training after epoch {early.get('epoch')} "
+                f"of {early.get('epochs')}: {early.get('reason')}"
             )
     if run["attempts_left_out"]:
         typer.echo(f"{run['attempts_left_out']} earlier attempts are left out: see --all")

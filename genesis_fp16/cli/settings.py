@@ -77,15 +77,15 @@ def load_command_settings() -> CommandSettings:
         wrong = error
     else:
         return _with_daemon(settings, settings)
-    found = _with_daemon(load_location(), None)
-    if found.daemon is None:
+    loaded = _with_daemon(load_location(), None)
+    if loaded.daemon is None:
         from genesis_fp16.store.database import database_exists
 
-        if not database_exists(found.location):  # the wrong line may be the one that names it
+        if not database_exists(loaded.location):  # the wrong line may be the one that names it
             raise wrong
     first, more = wrong.problems[0], len(wrong.problems) - 1
-    print_warning(f"{first}{f'; and {more} more' if more else ''}; {_describe_effect(found)}")
-    return found
+    print_warning(f"{first}{f'; and {more} more' if more else ''}; {_describe_effect(loaded)}")
+    return loaded
 
 
 def _with_daemon(location: Settings, local: Settings | None) -> CommandSettings:
@@ -98,15 +98,15 @@ def _with_daemon(location: Settings, local: Settings | None) -> CommandSettings:
     )
 
 
-def _describe_effect(found: CommandSettings) -> str:
+def _describe_effect(loaded: CommandSettings) -> str:
     """What the wrong settings mean for a daemon."""
-    home, kept = found.location.home.absolute(), found.in_force
-    if found.daemon is None:
+    home, kept = loaded.location.home.absolute(), loaded.in_force
+    if loaded.daemon is None:
         return f"no daemon serves {home}, and none starts until this is fixed"
     if kept is None:
-        return f"a daemon serves {home} ({found.daemon}) and keeps its previous settings"
+        return f"a daemon serves {home} ({loaded.daemon}) and keeps its previous settings"
     flag = str(kept.enable_fp16_training).lower()
     return (
-        f"the daemon ({found.daemon}) keeps {variable_name('enable_fp16_training')}={flag}, "
+        f"the daemon ({loaded.daemon}) keeps {variable_name('enable_fp16_training')}={flag}, "
         f"{variable_name('precision')}={kept.precision} and its other previous settings"
     )

@@ -138,8 +138,8 @@ _SCALER = (
 )
 
 VERSIONS: Mapping[str, VerlVersion] = {
-    each.name: each
-    for each in (
+    version.name: version
+    for version in (
         VerlVersion(
             name="v0.7.0",
             source="verl v0.7.0 (volcengine/verl f9c855f7), FSDP",
@@ -198,15 +198,15 @@ VERSIONS: Mapping[str, VerlVersion] = {
 
 def overrides(preset: RolePrecisions, version: VerlVersion) -> list[str]:
     """Hydra overrides that give a job of *version* the precisions of *preset*."""
-    found = [
+    overridden = [
         f"{knob.path}={_DTYPES[getattr(preset[knob.role], knob.part)]}" for knob in version.knobs
     ]
     if "fp32" in (preset[Role.POLICY].compute, preset[Role.REFERENCE].compute):
-        found += [
+        overridden += [
             f"+{_POLICY}.model.override_config.attn_implementation=sdpa",
             f"{_POLICY}.model.use_remove_padding=False",
         ]
-    return found + [override for override, _ in version.always]
+    return overridden + [override for override, _ in version.always]
 
 
 def remarks(preset: RolePrecisions, version: VerlVersion) -> Iterator[str]:

@@ -44,8 +44,8 @@ class Tokens:
     """
 
     def __init__(self, settings: Settings) -> None:
-        own = settings.api_token
-        self._of_setting = [] if own is None else [NamedToken(_UNNAMED, _digest(own))]
+        token = settings.api_token
+        self._of_setting = [] if token is None else [NamedToken(_UNNAMED, _digest(token))]
         self._path = None if settings.api_token_file is None else settings.api_token_file.absolute()
         self._seen: tuple[int, ...] | None = None
         self._of_file: list[NamedToken] = []
@@ -66,16 +66,16 @@ class Tokens:
                 self._of_file = []
                 log.error("api_tokens_unreadable", error=str(error), effect="none is accepted")
             else:
-                log.info("api_tokens_read", names=[each.name for each in self._of_file])
+                log.info("api_tokens_read", names=[token.name for token in self._of_file])
         return [*self._of_setting, *self._of_file]
 
     def find(self, offered: str) -> NamedToken | None:
         """The token that *offered* is; the time that takes tells nothing about the tokens."""
-        digest, found = _digest(offered), None
+        digest, known = _digest(offered), None
         for token in self.in_force():
             if hmac.compare_digest(token.digest, digest):
-                found = token
-        return found
+                known = token
+        return known
 
 
 def read_tokens(path: Path) -> list[NamedToken]:
@@ -91,7 +91,7 @@ def read_tokens(path: Path) -> list[NamedToken]:
             f"GENESIS_API_TOKEN_FILE {path} cannot be read: {error}; name a text file that this "
             "user may read"
         ) from error
-    found = []
+    tokens = []
     for number, line in enumerate(lines, start=1):
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -102,10 +102,10 @@ def read_tokens(path: Path) -> list[NamedToken]:
                 f"GENESIS_API_TOKEN_FILE {path} line {number} is not a token: write a name, a "
                 f"space and {SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits or -._~+/="
             )
-        found.append(NamedToken(name, _digest(token)))
-    if not found:
+        tokens.append(NamedToken(name, _digest(token)))
+    if not tokens:
         raise TokenError(f"GENESIS_API_TOKEN_FILE {path} has no token: write one into it")
-    return found
+    return tokens
 
 
 def _digest(token: str) -> bytes:
@@ -114,7 +114,7 @@ def _digest(token: str) -> bytes:
 
 def _state(path: Path) -> tuple[int, ...]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -99,8 +99,8 @@ def run_checks(
 
 def check_versions() -> CheckResult:
     """Versions of the program and of Python."""
-    found = f"genesis-fp16 {genesis_fp16.__version__}, Python {platform.python_version()}"
-    return CheckResult("versions", "ok", found)
+    versions = f"genesis-fp16 {genesis_fp16.__version__}, Python {platform.python_version()}"
+    return CheckResult("versions", "ok", versions)
 
 
 def check_library() -> CheckResult:
@@ -166,11 +166,11 @@ def check_home(settings: Settings) -> CheckResult:
 
 def check_access(settings: Settings) -> Iterator[CheckResult]:
     """Whether other users of the machine are kept from secrets and from the rollback switch."""
-    home, env_file, found = settings.home.absolute(), settings.env_file.absolute(), False
+    home, env_file, is_too_open = settings.home.absolute(), settings.env_file.absolute(), False
     for path, what, command in _too_open(settings):
-        found = True
+        is_too_open = True
         yield CheckResult("access", "warn", f"other users {what} {path}", f"{command} {path}")
-    if not found and (home.exists() or env_file.exists()):
+    if not is_too_open and (home.exists() or env_file.exists()):
         closed = "other users can neither read secrets nor change the settings file"
         yield CheckResult("access", "ok", closed)
 
@@ -201,12 +201,12 @@ def _too_open(settings: Settings) -> Iterator[tuple[Path, str, str]]:
 def check_disk(settings: Settings) -> CheckResult:
     """Whether there is enough free disk space for checkpoints."""
     free = shutil.disk_usage(_existing(settings.home)).free
-    found = f"{free / 2**30:.1f} GiB free"
+    space = f"{free / 2**30:.1f} GiB free"
     if free >= LITTLE_DISK_BYTES:
-        return CheckResult("disk", "ok", found)
+        return CheckResult("disk", "ok", space)
     verdict: Verdict = "warn" if free >= NO_DISK_BYTES else "fail"
     remedy = f"free space below {settings.home.absolute()}, or move GENESIS_HOME"
-    return CheckResult("disk", verdict, found, remedy)
+    return CheckResult("disk", verdict, space, remedy)
 
 
 def _existing(home: Path) -> Path:
@@ -232,11 +232,11 @@ def check_database(settings: Settings) -> CheckResult:
         failed = error if isinstance(error, StoreError) else store_error(url, error)
         what, _, remedy = str(failed).partition("; ")
         return CheckResult("database", "fail", what, remedy)
-    found = f"{name} has schema revision {revision}, this release has {HEAD_REVISION}"
+    revisions = f"{name} has schema revision {revision}, this release has {HEAD_REVISION}"
     if revision is not None and revision > HEAD_REVISION:
         remedy = "install the release that wrote it, or a newer one: this one does not start"
-        return CheckResult("database", "fail", found, remedy)
-    return CheckResult("database", "warn", found, "the next start migrates it")
+        return CheckResult("database", "fail", revisions, remedy)
+    return CheckResult("database", "warn", revisions, "the next start migrates it")
 
 
 def _check_rows(settings: Settings) -> CheckResult:
@@ -245,12 +245,14 @@ def _check_rows(settings: Settings) -> CheckResult:
     engine = open_database(url)
     unreadable = count_unreadable_rows(engine)
     engine.dispose()
-    found = f"{display_name(url)} at revision {HEAD_REVISION}"
+    database = f"{display_name(url)} at revision {HEAD_REVISION}"
     if not unreadable:
-        return CheckResult("database", "ok", found)
+        return CheckResult("database", "ok", database)
     counts = ", ".join(f"{count} of {table}" for table, count in unreadable.items())
     remedy = "correct or delete what row_unreadable names in the log, or clear the override"
-    return CheckResult("database", "warn", f"{found}; rows that cannot be read: {counts}", remedy)
+    return CheckResult(
+        "database", "warn", f"{database}; rows that cannot be read: {counts}", remedy
+    )
 
 
 def check_lock(settings: Settings) -> CheckResult:
@@ -259,11 +261,11 @@ def check_lock(settings: Settings) -> CheckResult:
     if daemon is None:
         return CheckResult("lock", "ok", "no daemon serves")
     what, _, remedy = daemon.trouble.partition("; ")
-    found = f"served by a daemon ({daemon})"
+    holder = f"served by a daemon ({daemon})"
     if daemon.trouble in ("", STARTING):
-        return CheckResult("lock", "ok", f"{found}{', which is starting' if what else ''}")
+        return CheckResult("lock", "ok", f"{holder}{', which is starting' if what else ''}")
     return CheckResult(
-        "lock", "fail", f"{found}, which is not ready: {what}", remedy or "see its log"
+        "lock", "fail", f"{holder}, which is not ready: {what}", remedy or "see its log"
     )
 
 
@@ -275,18 +277,18 @@ def check_daemon_settings(settings: Settings) -> Iterator[CheckResult]:
     remedy = f"the daemon reads {daemon.env_file}: let GENESIS_ENV_FILE name that file here too"
     if daemon.refused:
         remedy = f"correct {daemon.env_file}"
-        found = f"the daemon refused {daemon.env_file} and keeps its previous settings: "
-        yield CheckResult("followed", "warn", found + " ".join(daemon.refused.split()), remedy)
+        problem = f"the daemon refused {daemon.env_file} and keeps its previous settings: "
+        yield CheckResult("followed", "warn", problem + " ".join(daemon.refused.split()), remedy)
     fixed = {name for name, source in daemon.sources.items() if source == "environment"}
     for name in sorted(fixed):
-        found = f"{name} is set in the daemon's environment and cannot be changed live"
+        problem = f"{name} is set in the daemon's environment and cannot be changed live"
         unset = f"unset it there, set it in {daemon.env_file} and restart the daemon"
-        yield CheckResult("followed", "warn", found, unset)
+        yield CheckResult("followed", "warn", problem, unset)
     followed = daemon.settings_in_force(settings)
     for name, change in (followed.differences(settings) if followed is not None else {}).items():
         if name not in fixed:
-            found = f"{name} differs (the daemon's -> read here): {change}"
-            yield CheckResult("followed", "warn", found, remedy)
+            problem = f"{name} differs (the daemon's -> read here): {change}"
+            yield CheckResult("followed", "warn", problem, remedy)
 
 
 def check_port(settings: Settings) -> CheckResult:
@@ -314,25 +316,25 @@ def check_api(settings: Settings) -> CheckResult:
     """Whether the control API may listen as the settings ask, and who could read its tokens."""
     host, port, file = settings.api_host, settings.api_port, settings.api_token_file
     if port is None:
-        found = "on its Unix socket alone" if settings.api_socket else "off"
-        return CheckResult("control api", "ok", found)
+        observed = "on its Unix socket alone" if settings.api_socket else "off"
+        return CheckResult("control api", "ok", observed)
     try:
         count = len(Tokens(settings).in_force())
     except TokenError as error:
         what, _, remedy = str(error).partition(": ")
         return CheckResult("control api", "fail", what, remedy)
     verdict: Verdict = "ok"
-    found, remedy = f"on {host}:{port}, {count} token{'' if count == 1 else 's'}", ""
+    observed, remedy = f"on {host}:{port}, {count} token{'' if count == 1 else 's'}", ""
     if not count:
-        found, verdict = f"{host}:{port} without a token", "fail"
+        observed, verdict = f"{host}:{port} without a token", "fail"
         remedy = "set GENESIS_API_TOKEN or GENESIS_API_TOKEN_FILE"
     elif file is not None and file.stat().st_mode & 0o077:
-        found, verdict = f"other users can read the tokens in {file}", "warn"
+        observed, verdict = f"other users can read the tokens in {file}", "warn"
         remedy = f"chmod 600 {file}"
     elif host not in ("localhost", "127.0.0.1", "::1"):
-        found, verdict = f"{found}, without encryption", "warn"
+        observed, verdict = f"{observed}, without encryption", "warn"
         remedy = "put a proxy with TLS before it, or listen on loopback"
-    return CheckResult("control api", verdict, found, remedy)
+    return CheckResult("control api", verdict, observed, remedy)
 
 
 def _answers(host: str, port: int) -> bool:
@@ -352,15 +354,15 @@ def check_device(settings: Settings) -> CheckResult:
         hardware = probe_hardware(settings)
     except HardwareProbeError as error:
         return CheckResult("device", "fail", str(error), "install torch for this machine")
-    found = f"{hardware.device}, torch {hardware.torch_version}, fp16={hardware.fp16}"
-    found = f"{found} bf16={hardware.bf16}"
+    device = f"{hardware.device}, torch {hardware.torch_version}, fp16={hardware.fp16}"
+    device = f"{device} bf16={hardware.bf16}"
     if hardware.device != "cpu":
-        return CheckResult("device", "ok", found)
+        return CheckResult("device", "ok", device)
     if _NVIDIA_DRIVER.exists() and settings.device == "auto":
         remedy = "install a CUDA build of torch that matches the driver"
-        return CheckResult("device", "warn", f"{found}, though a GPU driver is installed", remedy)
+        return CheckResult("device", "warn", f"{device}, though a GPU driver is installed", remedy)
     effect = "runs on it, slowly" if settings.cpu_half else "resolves to FP32"
-    return CheckResult("device", "ok", f"{found}; half precision {effect}")
+    return CheckResult("device", "ok", f"{device}; half precision {effect}")
 
 
 def check_engine(settings: Settings) -> Iterator[CheckResult]:
@@ -371,17 +373,17 @@ def check_engine(settings: Settings) -> Iterator[CheckResult]:
     if settings.executor == "local" and settings.shared_url is not None:
         yield CheckResult("executor", "warn", NO_USE_OF_URL, REMEDY_OF_URL)
     if settings.executor != "local":
-        found = "no job was tried: a machine of the cluster may lack the home or the packages"
-        yield CheckResult("executor", "ok", found, "genesis-fp16 executors check")
+        not_tried = "no job was tried: a machine of the cluster may lack the home or the packages"
+        yield CheckResult("executor", "ok", not_tried, "genesis-fp16 executors check")
 
 
 def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[CheckResult]:
     """Which agents are usable, and which settings name an agent that is not installed."""
     for plugin in plugins:
         verdict: Verdict = "warn" if plugin.state == "quarantined" else "ok"
-        found = f"{plugin.name} is {plugin.state}"
-        found += f": {plugin.reason}" if plugin.reason else ""
-        yield CheckResult("plugin", verdict, found)
+        state = f"{plugin.name} is {plugin.state}"
+        state += f": {plugin.reason}" if plugin.reason else ""
+        yield CheckResult("plugin", verdict, state)
     if not any(plugin.state in ("ready", "pending") for plugin in plugins):
         yield CheckResult(
             "plugin", "fail", "no agent is ready", "install one, or repair one of those named above"
@@ -390,21 +392,21 @@ def check_plugins(settings: Settings, plugins: list[Plugin]) -> Iterator[CheckRe
     for name in settings.canaries:
         if name not in ready:
             some = set(ready).intersection(settings.canaries)
-            found = f"GENESIS_CANARY_AGENTS names {name}, but no such agent is ready"
+            problem = f"GENESIS_CANARY_AGENTS names {name}, but no such agent is ready"
             effect = "" if some else "; every agent stays in FP32"
             close = difflib.get_close_matches(name, ready, n=1)
             remedy = (
                 f"did you mean {close[0]}?" if close else f"ready are {', '.join(ready) or 'none'}"
             )
-            yield CheckResult("canary", "warn" if some else "fail", found + effect, remedy)
+            yield CheckResult("canary", "warn" if some else "fail", problem + effect, remedy)
     keys = {plugin.name.replace("-", "_") for plugin in plugins}
     for key in settings.agents.keys() - keys:
         close = difflib.get_close_matches(key, keys, n=1)
         remedy = (
             f"did you mean {close[0].upper()}?" if close else "install it, or delete these settings"
         )
-        found = f"settings of {key.upper()}, an agent that is not installed"
-        yield CheckResult("plugin", "warn", found, remedy)
+        problem = f"settings of {key.upper()}, an agent that is not installed"
+        yield CheckResult("plugin", "warn", problem, remedy)
 
 
 def check_preflight(settings: Settings, agents: Iterable[str]) -> Iterator[CheckResult]:
@@ -413,10 +415,10 @@ def check_preflight(settings: Settings, agents: Iterable[str]) -> Iterator[Check
         report = read_preflight(settings.home.absolute() / "agents" / agent)
         if report is None:
             continue
-        found = f"{agent} measured best in {report.verdict} on {report.device_name}, "
-        found += f"{moment(report.measured_at)}: {'; '.join(report.reasons)}"
+        measured = f"{agent} measured best in {report.verdict} on {report.device_name}, "
+        measured += f"{moment(report.measured_at)}: {'; '.join(report.reasons)}"
         requested = settings.for_agent(agent).precision or settings.precision
         key = agent.replace("-", "_").upper()
         remedy = f"set GENESIS_AGENTS__{key}__PRECISION=auto, or {report.verdict}"
         settled = requested in ("auto", report.verdict)
-        yield CheckResult("precision", "ok", found, "" if settled else remedy)
+        yield CheckResult("precision", "ok", measured, "" if settled else remedy)

@@ -273,8 +273,13 @@ class Daemon:
         """Put the schedule in force of the agent, if it has one, into the timetable."""
         if plugin.schedule is None:
             return
-        own = self.loop.settings.for_agent(plugin.name)
-        schedule = effective_schedule(plugin.schedule, own.schedule, own.catch_up, own.overlap)
+        agent_settings = self.loop.settings.for_agent(plugin.name)
+        schedule = effective_schedule(
+            plugin.schedule,
+            agent_settings.schedule,
+            agent_settings.catch_up,
+            agent_settings.overlap,
+        )
         try:
             put(plugin.name, schedule)
         except ValueError as error:

@@ -191,8 +191,8 @@ def _follow(
 
 def _admitted(tail: EventTail, limits: EventLimits, age_seconds: float) -> Iterator[Event]:
     """New events within the limits, read for `READ_SECONDS`: the caller obeys signals."""
-    for each in tail.read(time.monotonic() + READ_SECONDS):
-        if (event := limits.admit(each, age_seconds)) is not None:
+    for received in tail.read(time.monotonic() + READ_SECONDS):
+        if (event := limits.admit(received, age_seconds)) is not None:
             yield event
 
 

@@ -48,10 +48,10 @@ def known_agents(
     *again*, all are probed. With *only*, just the agent of that name is looked for.
     Beside a daemon, *scan* tells what is installed.
     """
-    found = read_results(settings.home.absolute())
+    results = read_results(settings.home.absolute())
     daemon = watching_daemon(settings)
     if daemon is None:
-        return probe_agents(settings, {} if again else found, only=only)
+        return probe_agents(settings, {} if again else results, only=only)
     plugins = []
     for agent in scan(settings.home.absolute()).agents:
         name, plugin = agent.point.name, unprobed(agent, settings)
@@ -60,8 +60,8 @@ def known_agents(
         if plugin.state == "pending":
             reason = "the daemon has not yet probed it as it is installed and configured now"
             plugin = replace(plugin, reason=reason)
-            if name in found and found[name].key == probe_key(agent, settings):
-                plugin = found[name].plugin
+            if name in results and results[name].key == probe_key(agent, settings):
+                plugin = results[name].plugin
             if name in daemon.probing:
                 plugin = _being_probed(plugin, daemon.probing[name])
         plugins.append(plugin)

@@ -63,14 +63,14 @@ def roll_back(
     """
     folder = _folder(settings, agent)
     with private_umask(settings.home.absolute()), publishing(folder, wait_seconds=WAIT_SECONDS):
-        found = list_models(settings, agent, verify=False)
-        target = find_version(folder, to or _replaced(agent, found))
-        if target.id == found.in_use:
+        models = list_models(settings, agent, verify=False)
+        target = find_version(folder, to or _replaced(agent, models))
+        if target.id == models.in_use:
             raise ModelVersionError(
                 f"version {target.id} of {agent} is in use already: choose another one of "
                 f"genesis-fp16 models list {agent}"
             )
-        change = {"from": found.in_use, "to": target.id}
+        change = {"from": models.in_use, "to": target.id}
         store.record_change(Change(actor, "models rollback", agent, reason, change))
         try:
             return put_back(folder, target.id)
@@ -84,13 +84,13 @@ def _folder(settings: Settings, agent: str) -> Path:
     return settings.home.absolute() / "agents" / agent
 
 
-def _replaced(agent: str, found: AgentModels) -> str:
+def _replaced(agent: str, models: AgentModels) -> str:
     """The version that was in use before the one in use now."""
-    kept = {version.id: version.facts for version in found.versions}
-    facts = kept.get(found.in_use or "")
+    kept = {version.id: version.facts for version in models.versions}
+    facts = kept.get(models.in_use or "")
     if facts is not None and facts.replaced in kept:
         return facts.replaced
-    choices = ", ".join(name for name in kept if name != found.in_use)
+    choices = ", ".join(name for name in kept if name != models.in_use)
     raise ModelVersionError(
         f"which version was in use before is not known for {agent}: "
         + (f"name one with --to: {choices}" if choices else "no other version of it is kept")

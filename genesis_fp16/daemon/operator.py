@@ -100,21 +100,21 @@ def find_run(store: Store | None, name: str) -> Run:
     """
     numbered = RUN_NUMBER.fullmatch(name)
     if store is None:
-        found = []
+        runs = []
     elif numbered is not None:
-        found = store.numbered_runs(int(numbered[2]), numbered[1])
+        runs = store.numbered_runs(int(numbered[2]), numbered[1])
     else:
-        found = [run for run in [store.run(name)] if run is not None]
-    if len(found) > 1:
-        choices = ", ".join(f"{run.agent}#{run.number}" for run in found[:_MOST_CHOICES])
-        more = ", ..." if len(found) > _MOST_CHOICES else ""
+        runs = [run for run in [store.run(name)] if run is not None]
+    if len(runs) > 1:
+        choices = ", ".join(f"{run.agent}#{run.number}" for run in runs[:_MOST_CHOICES])
+        more = ", ..." if len(runs) > _MOST_CHOICES else ""
         raise UnknownNameError(
-            f"{len(found)} agents have a run {name}: name the agent too: {choices}{more}"
+            f"{len(runs)} agents have a run {name}: name the agent too: {choices}{more}"
         )
-    if not found:
+    if not runs:
         shown, what = plain(name, _LONGEST_NAME), "number" if numbered else "id"
         raise UnknownNameError(f"no run has the {what} {shown!r}: see genesis-fp16 runs")
-    return found[0]
+    return runs[0]
 
 
 def request_run(settings: Settings, store: Store, agent: str, *, actor: str, reason: str) -> Run:

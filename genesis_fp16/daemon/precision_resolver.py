@@ -116,12 +116,12 @@ def inputs_of_agent(
         device: The device of this machine, if it is known; jobs elsewhere have what they ask for.
         overrides: Overrides that apply to the runs, one per scope at most.
     """
-    own = settings.for_agent(agent)
+    agent_settings = settings.for_agent(agent)
     return PrecisionInputs(
         flag=settings.enable_fp16_training,
         default=settings.precision,
-        agent=own.precision,
-        preset=own.role_preset,
+        agent=agent_settings.precision,
+        preset=agent_settings.role_preset,
         overrides=overrides,
         device=device if settings.executor == "local" else _device_of_job(settings, agent, device),
     )

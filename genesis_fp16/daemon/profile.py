@@ -71,7 +71,7 @@ def _precision_now(settings: Settings, agent: str, store: Store | None) -> Preci
 
     The worker falls back to FP32 where its own device lacks the half type.
     """
-    own = settings.for_agent(agent)
+    agent_settings = settings.for_agent(agent)
     decision = store.guard.latest().get(agent) if store is not None else None
     guard = decision if settings.guard_enabled else None
     overrides = store.overrides.in_force() if store is not None else ()
@@ -79,8 +79,8 @@ def _precision_now(settings: Settings, agent: str, store: Store | None) -> Preci
         PrecisionInputs(
             flag=settings.enable_fp16_training,
             default=settings.precision,
-            agent=own.precision,
-            preset=own.role_preset,
+            agent=agent_settings.precision,
+            preset=agent_settings.role_preset,
             overrides=applicable_overrides(overrides, agent, math.inf),
             device=Device(accelerator=True, fp16=True, bf16=True),
             guard=guard is not None and guard.demands_fp32,

@@ -81,14 +81,14 @@ class _RunProgress:
 
         A worker that was killed has reported no error; an earlier attempt may have.
         """
-        found, attempts = store.run(self.run_id), store.attempts(self.run_id)
-        if found is not None:
-            self.error = found.error or ""
-        if found is not None and len(attempts) > self.attempts:
+        run, attempts = store.run(self.run_id), store.attempts(self.run_id)
+        if run is not None:
+            self.error = run.error or ""
+        if run is not None and len(attempts) > self.attempts:
             self.attempts = len(attempts)
-            self.totals.steps, self.totals.fp16_steps = found.steps, found.fp16_steps
-            self.totals.overflows = found.overflows
-            self.totals.nonfinite_losses = found.nonfinite_losses
+            self.totals.steps, self.totals.fp16_steps = run.steps, run.fp16_steps
+            self.totals.overflows = run.overflows
+            self.totals.nonfinite_losses = run.nonfinite_losses
 
     def summary(self, now: float) -> dict[str, object]:
         """Fields of the line that ends the run."""

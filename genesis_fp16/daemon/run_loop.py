@@ -189,13 +189,13 @@ class RunLoop:
             override for override in self._memory.remembered.overrides if override not in in_force
         ]
         if missing and (restored := self._store.overrides.restore(missing)):
-            for each in restored:
+            for override in restored:
                 log.warning(
                     "override_restored",
-                    agent=each.agent or "all",
-                    precision=each.precision,
-                    actor=each.actor,
-                    reason=each.reason,
+                    agent=override.agent or "all",
+                    precision=override.precision,
+                    actor=override.actor,
+                    reason=override.reason,
                     remedy="genesis-fp16 precision clear ends it",
                 )
             self.resolver.refresh()

@@ -67,8 +67,8 @@ def applicable_overrides(
 
     The *overrides* in force are ordered with the oldest first; *began_at* is in Unix seconds.
     """
-    found = [override for override in overrides if override.applies_to(agent, began_at)]
-    return list({override.agent: override for override in found}.values())
+    applicable = [override for override in overrides if override.applies_to(agent, began_at)]
+    return list({override.agent: override for override in applicable}.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,9 +173,9 @@ def demands(inputs: PrecisionInputs) -> list[tuple[PrecisionReason, PrecisionWis
     """
     half, chosen_by = _half_type(inputs)
     by_guard = _guard_roles(inputs, half, chosen_by)
-    found: list[tuple[PrecisionReason, PrecisionWish]] = []
-    found += [(reason, "fp32") for reason in _fp32_reasons(inputs, half, by_guard)]
-    return [*found, (chosen_by, half)]
+    demanded: list[tuple[PrecisionReason, PrecisionWish]] = []
+    demanded += [(reason, "fp32") for reason in _fp32_reasons(inputs, half, by_guard)]
+    return [*demanded, (chosen_by, half)]
 
 
 def _half_type(inputs: PrecisionInputs) -> tuple[PrecisionWish, PrecisionReason]:
@@ -195,13 +195,13 @@ def _guard_roles(
 ) -> dict[Role, PrecisionName]:
     """The guard's changes of single roles that it may make, FP32 in place of the others."""
     chosen = PrecisionState(requested=half, effective=half, reason=chosen_by)
-    found: dict[Role, PrecisionName] = {}
+    precisions: dict[Role, PrecisionName] = {}
     for role, precision in inputs.guard_roles.items():
         lacking = inputs.device is None or inputs.device.fp32_reason(precision) is not None
         agreed = half != "auto" and roles_under(chosen, inputs.preset)[role].compute == precision
         allowed = not lacking and (chosen_by == "default" or agreed)
-        found[role] = precision if allowed else "fp32"
-    return found
+        precisions[role] = precision if allowed else "fp32"
+    return precisions
 
 
 def _roles(
@@ -211,15 +211,15 @@ def _roles(
 
     Under ``auto`` they are the preset's own; the worker replaces its half type by the measured one.
     """
-    found: dict[Role, str] = {}
+    precisions: dict[Role, str] = {}
     if preset is not None and effective != "fp32":
         if effective != "auto":
             preset = preset if preset.half == effective else preset.in_half(effective)
-        found = {role: str(each) for role, each in preset.items()}
+        precisions = {role: str(precision) for role, precision in preset.items()}
     for role, precision in by_guard.items():
         store = "fp32" if role in TRAINED else precision
-        found[role] = f"{store}/{precision}/fp32"
-    return found
+        precisions[role] = f"{store}/{precision}/fp32"
+    return precisions
 
 
 def _fp32_reasons(

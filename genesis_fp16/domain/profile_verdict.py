@@ -64,13 +64,13 @@ def judge_profile(report: ProfileReport, agent: str) -> list[Finding]:
 
     What takes the most is said even if nothing can be changed about it.
     """
-    found = [finding for rule in _RULES for finding in rule(report, agent)]
-    if not found:
-        largest = max(report.phases, key=lambda each: each.run_wall_seconds or 0.0)
+    findings = [finding for rule in _RULES for finding in rule(report, agent)]
+    if not findings:
+        largest = max(report.phases, key=lambda phase: phase.run_wall_seconds or 0.0)
         share = report.share(largest.phase)
         text = f"no phase stands out; the largest is {largest.phase} with {share:.0%} of the run"
         return [Finding(share=share, text=text)]
-    return sorted(found, key=lambda finding: -finding.share)
+    return sorted(findings, key=lambda finding: -finding.share)
 
 
 def caveats(report: ProfileReport) -> Iterator[str]:
@@ -91,7 +91,7 @@ def caveats(report: ProfileReport) -> Iterator[str]:
             f"collecting was cut off after {collecting.wall_seconds:.0f} s; a run that collects "
             "more may train longer: raise --collect-seconds to measure it"
         )
-    steps = [each for each in map(report.phase, _STEP) if each is not None]
+    steps = [step for step in map(report.phase, _STEP) if step is not None]
     wall = sum(step.wall_seconds for step in steps)
     cpu = sum(step.cpu_seconds for step in steps)
     if report.device == "cpu" and report.threads == 1 and wall > CROWDED * cpu > 0.0:

@@ -30,10 +30,10 @@ def shown(name: str, value: object) -> str:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return HIDDEN
-    found = _redact(name, value)
-    if isinstance(found, list | dict):
-        found = json.dumps(found, ensure_ascii=False, default=str)
-    return visible(str(found))
+    redacted = _redact(name, value)
+    if isinstance(redacted, list | dict):
+        redacted = json.dumps(redacted, ensure_ascii=False, default=str)
+    return visible(str(redacted))
 
 
 def visible(text: str) -> str:

@@ -148,10 +148,10 @@ def target_of(path: str, home: Path, attempt_folder: Path, agent_folder: Path) -
     parts = PurePosixPath(path).parts
     if not 0 < len(parts) <= _DEEPEST or path.startswith("/") or ".." in parts or "\0" in path:
         return None
-    found, run_folder = home.joinpath(*parts), attempt_folder.parents[1]
-    if found.is_relative_to(attempt_folder):
-        return None if found.parent == attempt_folder and found.name in NOT_FROM_JOBS else found
-    if found == run_folder / FENCE_FILE or found.is_relative_to(run_folder / "attempts"):
+    target, run_folder = home.joinpath(*parts), attempt_folder.parents[1]
+    if target.is_relative_to(attempt_folder):
+        return None if target.parent == attempt_folder and target.name in NOT_FROM_JOBS else target
+    if target == run_folder / FENCE_FILE or target.is_relative_to(run_folder / "attempts"):
         return None
-    inside = found.is_relative_to(run_folder) or found.is_relative_to(agent_folder)
-    return found if inside and found not in (run_folder, agent_folder) else None
+    inside = target.is_relative_to(run_folder) or target.is_relative_to(agent_folder)
+    return target if inside and target not in (run_folder, agent_folder) else None

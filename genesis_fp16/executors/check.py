@@ -72,7 +72,7 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
         for partition in psutil.disk_partitions(all=True)
         if home.is_relative_to(partition.mountpoint)
     ]
-    kind = max(mounts, key=lambda each: len(each.mountpoint)).fstype if mounts else ""
+    kind = max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
     if _SHARED.match(kind):
         yield Finding(
             ok=False,
@@ -151,8 +151,8 @@ class _Place:
         try:
             if self.store is None:
                 return read_model(self.folder / MACHINE_FILE, MachineReport, limit=LONGEST_FILE)
-            found = self.store.read(self._object)
-            return None if found is None else MachineReport.model_validate_json(found)
+            report = self.store.read(self._object)
+            return None if report is None else MachineReport.model_validate_json(report)
         except (OSError, JsonFileError, ValidationError):
             return None
 
@@ -194,7 +194,9 @@ def _compare(report: MachineReport, submitted_at: float, gpus: int) -> Iterator[
     there = report.model_dump()
     there["torch"] = report.torch.partition("+")[0]
     wrong = [
-        f"{name} {there[name]} (here {own})" for name, own in here.items() if there[name] != own
+        f"{name} {there[name]} (here {value})"
+        for name, value in here.items()
+        if there[name] != value
     ]
     if wrong:
         remedy = "install the same versions there, or name another GENESIS_REMOTE_PYTHON"

@@ -62,14 +62,14 @@ def make_engine(settings: Settings) -> Engine | None:
 
 def job_options(settings: Settings, agent: str) -> JobOptions:
     """What the settings say about the jobs of *agent*."""
-    own = settings.for_agent(agent)
+    agent_settings = settings.for_agent(agent)
     return JobOptions(
         python=settings.remote_python or sys.executable,
         resources=Resources(
-            cpus=own.job_cpus or settings.job_cpus,
+            cpus=agent_settings.job_cpus or settings.job_cpus,
             gpus=job_gpus(settings, agent),
-            memory_mib=own.job_memory_mib or settings.job_memory_mib,
-            minutes=own.job_minutes or settings.job_minutes,
+            memory_mib=agent_settings.job_memory_mib or settings.job_memory_mib,
+            minutes=agent_settings.job_minutes or settings.job_minutes,
         ),
         stop_seconds=settings.stop_timeout_seconds,
         run_seconds=settings.run_timeout_seconds,
@@ -78,5 +78,5 @@ def job_options(settings: Settings, agent: str) -> JobOptions:
 
 def job_gpus(settings: Settings, agent: str) -> int:
     """GPUs of a job of *agent*."""
-    own = settings.for_agent(agent).job_gpus
-    return settings.job_gpus if own is None else own
+    of_agent = settings.for_agent(agent).job_gpus
+    return settings.job_gpus if of_agent is None else of_agent

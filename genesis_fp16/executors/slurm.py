@@ -114,24 +114,24 @@ class SlurmEngine:
         except EngineError as error:
             unknown = JobStatus(state=JobState.UNKNOWN, reason=str(error))
             return {job.name: unknown for job in jobs}
-        found = {job.name: JobStatus(state=JobState.NOT_FOUND) for job in jobs}
+        statuses = {job.name: JobStatus(state=JobState.NOT_FOUND) for job in jobs}
         for line in lines:  # of two of one name the newer comes last
             if line.count("|") < 4:
                 continue
             name, state, reason, node, _ = line.split("|", 4)
-            found[name] = _status(state, reason, drained.get(node, ""))
-        return found
+            statuses[name] = _status(state, reason, drained.get(node, ""))
+        return statuses
 
     def _draining_nodes(self) -> dict[str, str]:
         """Why, by node, for those that take no more jobs."""
-        found = {}
+        draining = {}
         for line in _run("sinfo", "--noheader", "--Node", "--format=%N|%T|%E").splitlines():
             if line.count("|") < 2:  # a reason of several lines
                 continue
             node, state, reason = line.split("|", 2)
             if _DRAINS.search(state):
-                found[node] = f"node {node} is {state}: {reason}"
-        return found
+                draining[node] = f"node {node} is {state}: {reason}"
+        return draining
 
     def stop(self, job: JobRef) -> None:
         """Send SIGTERM to the launcher.
@@ -155,15 +155,15 @@ class SlurmEngine:
         if missing := [command for command in COMMANDS if shutil.which(command) is None]:
             remedy = "install Slurm's client commands (Debian: slurm-client) and its slurm.conf"
             return [Finding(ok=False, what=f"not installed: {', '.join(missing)}", remedy=remedy)]
-        found: list[Finding] = []
+        findings: list[Finding] = []
         try:
             for check in (_check_version, self._check_nodes, self._check_submission):
-                found.append(check())
-                if check == self._check_nodes and not found[-1].ok:
+                findings.append(check())
+                if check == self._check_nodes and not findings[-1].ok:
                     break  # Slurm would say that the options are wrong
         except EngineError as error:
-            found.append(Finding.of_error(error))
-        return found
+            findings.append(Finding.of_error(error))
+        return findings
 
     def _check_nodes(self) -> Finding:
         lines = _run("sinfo", "--noheader", "--Node", "--format=%N|%T|%c|%m|%G").splitlines()
@@ -200,15 +200,15 @@ def _status(state: str, reason: str, drained: str) -> JobStatus:
 
 def _check_version() -> Finding:
     text = _run("sinfo", "--version").strip()
-    found = re.search(r"(\d+)\.(\d+)", text)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+    version = re.search(r"(\d+)\.(\d+)", text)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST:
         what = f"{text} is older than {OLDEST[0]}.{OLDEST[1]:02d}, or of an unknown form"
         return Finding(ok=False, what=what, remedy="install a newer Slurm")
     return Finding(ok=True, what=text)
 
 
 def _cancel(whom: str, what: str, job: JobRef) -> None:
-    arguments = [each for each in (whom, what) if each]
+    arguments = [argument for argument in (whom, what) if argument]
     try:
         _run("scancel", "--quiet", *arguments, f"--user={getpass.getuser()}", f"--name={job.name}")
     except EngineError as error:
@@ -250,6 +250,6 @@ def _run(command: str, *arguments: str, stdin: str = "") -> str:
     if done.returncode == 0:
         return done.stdout
     said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-    temporary = any(each in said.lower() for each in _TEMPORARY)
+    temporary = any(phrase in said.lower() for phrase in _TEMPORARY)
     remedy = "see scontrol ping" if temporary else "see GENESIS_SLURM_OPTIONS and GENESIS_JOB_*"
     raise EngineError(f"{command}: {said}; {remedy}", temporary=temporary)

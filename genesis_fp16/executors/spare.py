@@ -165,21 +165,21 @@ class SpareWorker:
 
 
 def _inherited() -> tuple[str, ...]:
-    found = [f"nice {os.getpriority(os.PRIO_PROCESS, 0)}"]
+    inherited = [f"nice {os.getpriority(os.PRIO_PROCESS, 0)}"]
     with suppress(OSError):
-        found.append(f"in {Path.cwd()}")
+        inherited.append(f"in {Path.cwd()}")
     for name in ("limits", "cgroup", "oom_score_adj"):
         with suppress(OSError):  # only Linux has them
-            found.append(Path("/proc/self", name).read_text())
+            inherited.append(Path("/proc/self", name).read_text())
     with suppress(OSError):
         lines = Path("/proc/self/status").read_text().splitlines()
-        found += [line for line in lines if line.startswith(_INHERITED)]
-    return tuple(found)
+        inherited += [line for line in lines if line.startswith(_INHERITED)]
+    return tuple(inherited)
 
 
 def _importable() -> tuple[str, ...]:
     """Names that an import may find, and the state of the files that change ``sys.path``."""
-    found = []
+    modules = []
     for folder in dict.fromkeys(sys.path):
         with suppress(OSError), os.scandir(folder or ".") as entries:
             for entry in entries:
@@ -187,8 +187,8 @@ def _importable() -> tuple[str, ...]:
                 is_importable = ending in _IMPORTABLE if ending else entry.name.isidentifier()
                 if is_importable and entry.name != "__pycache__":
                     mark = _mark(entry.path) if ending == ".pth" else ""
-                    found.append(f"{entry.path} {mark}")
-    return tuple(sorted(found))
+                    modules.append(f"{entry.path} {mark}")
+    return tuple(sorted(modules))
 
 
 def _mark(path: str) -> FileMark | None:

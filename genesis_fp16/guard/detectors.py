@@ -149,15 +149,19 @@ class AgentObserver:
     def evidence(self) -> dict[str, object]:
         """What was observed: statistics, measurements, modules, the last checkpoint."""
         last = list(self._compared)[-1:]
-        modules = [name for each in last for name in (each.nonfinite_module, each.worst_module)]
-        modules += [each.module for each in list(self._diagnosed)[-1:]]
+        modules = [
+            name for report in last for name in (report.nonfinite_module, report.worst_module)
+        ]
+        modules += [diagnosis.module for diagnosis in list(self._diagnosed)[-1:]]
         return {
             "device": self._device,
             "half_steps": self.half_steps,
             "statistics": [stats.model_dump(mode="json") for stats in self._recent],
-            "comparisons": [each.model_dump(mode="json") for each in self._compared],
-            "overflow_diagnoses": [each.model_dump(mode="json") for each in self._diagnosed],
-            "mismatches": [each.model_dump(mode="json") for each in self._mismatched],
+            "comparisons": [comparison.model_dump(mode="json") for comparison in self._compared],
+            "overflow_diagnoses": [
+                diagnosis.model_dump(mode="json") for diagnosis in self._diagnosed
+            ],
+            "mismatches": [mismatch.model_dump(mode="json") for mismatch in self._mismatched],
             "offending_modules": sorted({name for name in modules if name}),
             "checkpoint": self._checkpoint.model_dump(mode="json") if self._checkpoint else None,
         }
@@ -322,8 +326,8 @@ def detect_metric_drift(pairs: Sequence[RunPair], settings: GuardSettings) -> De
     """
     known = [pair for pair in pairs if math.isfinite(pair.fp32)][-HISTORY_LIMIT:]
     for count in range(len(known), settings.guard_pairs - 1, -1):
-        if (found := _drift_of(known[-count:], settings.guard_metric_drift)) is not None:
-            return found
+        if (drift := _drift_of(known[-count:], settings.guard_metric_drift)) is not None:
+            return drift
     return None
 
 

@@ -114,22 +114,25 @@ def relevant_settings(settings: Settings, agent: str) -> dict[str, object]:
     """The settings that affect the guard's decisions about *agent*, for the evidence."""
     names = [*GuardSettings.model_fields, "enable_fp16_training", "precision", "cpu_half"]
     names += [name for name in type(settings).model_fields if name.startswith("fp16_")]
-    found = {name: getattr(settings, name) for name in names}
-    own = settings.for_agent(agent)
-    agents = {"agent_precision": own.precision, "agent_role_precision": own.role_precision}
-    return {**found, **agents}
+    relevant = {name: getattr(settings, name) for name in names}
+    agent_settings = settings.for_agent(agent)
+    agents = {
+        "agent_precision": agent_settings.precision,
+        "agent_role_precision": agent_settings.role_precision,
+    }
+    return {**relevant, **agents}
 
 
 def _content(path: Path) -> object:
     """The JSON in the file. Its type and size are checked first: anything may lie there by now."""
     try:
         with open(path, "rb", opener=_open_without_waiting) as opened:
-            found = os.fstat(opened.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise EvidenceError(path, "not a regular file")
-            if found.st_size > _LARGEST:
+            if status.st_size > _LARGEST:
                 raise EvidenceError(
-                    path, f"it has {found.st_size} bytes, a bundle has a few thousand"
+                    path, f"it has {status.st_size} bytes, a bundle has a few thousand"
                 )
             return from_json(opened.read(_LARGEST), allow_inf_nan=False)
     except EvidenceError:

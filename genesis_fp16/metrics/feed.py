@@ -212,8 +212,8 @@ class Metrics:
 
     def _show_guard_state(self, agent: str, state: GuardState) -> None:
         self._guarded.add(agent)
-        for each in GuardState:
-            self._series.guard_state.labels(agent, each.value).set(each is state)
+        for possible in GuardState:
+            self._series.guard_state.labels(agent, possible.value).set(possible is state)
 
     def guard_tripped(self, agent: str, trigger: Trigger) -> None:
         """Count a trip of the guard for *agent*."""

@@ -85,7 +85,9 @@ def summarize_command(point: InstalledEntryPoint) -> str:
         spec = find_spec(package)
         if spec is None:
             return ""
-        folders = [Path(each).joinpath(*inner) for each in spec.submodule_search_locations or ()]
+        folders = [
+            Path(location).joinpath(*inner) for location in spec.submodule_search_locations or ()
+        ]
         files = [folder.with_suffix(".py") for folder in folders] if inner else []
         files += [folder / "__init__.py" for folder in folders]
         if spec.origin is not None and not inner:

@@ -115,7 +115,7 @@ def installed_entry_points(
 
     A distribution whose metadata cannot be read is left out, and described in *unreadable*.
     """
-    found: list[InstalledEntryPoint] = []
+    entry_points: list[InstalledEntryPoint] = []
     seen: set[str] = set()
     for distribution in distributions():
         try:
@@ -126,13 +126,13 @@ def installed_entry_points(
             seen.add(name)
             facts = _Facts(distribution)
             points = distribution.entry_points.select(group=group)
-            found += [_describe(point, facts) for point in points]
+            entry_points += [_describe(point, facts) for point in points]
         except Exception as error:  # each kind of damage raises another
             if unreadable is not None:
                 path = getattr(distribution, "_path", distribution.locate_file(""))
                 what = f"{path} cannot be read ({type(error).__name__}: {error})"
                 unreadable.append(plain(what, LONGEST))
-    return sorted(found, key=lambda point: (point.name, point.distribution))
+    return sorted(entry_points, key=lambda point: (point.name, point.distribution))
 
 
 def installed_agents(home: Path, unreadable: list[str] | None = None) -> list[InstalledEntryPoint]:
@@ -140,11 +140,11 @@ def installed_agents(home: Path, unreadable: list[str] | None = None) -> list[In
 
     For *unreadable* see `installed_entry_points`.
     """
-    found = installed_entry_points(AGENTS_GROUP, unreadable)
+    agents = installed_entry_points(AGENTS_GROUP, unreadable)
     optional = installed_entry_points(OPTIONAL_AGENTS_GROUP)
-    found += [replace(point, optional=True) for point in optional]
-    found += configured_agents(home)
-    return sorted(found, key=lambda point: (point.name, point.distribution))
+    agents += [replace(point, optional=True) for point in optional]
+    agents += configured_agents(home)
+    return sorted(agents, key=lambda point: (point.name, point.distribution))
 
 
 def configured_agents(home: Path) -> list[InstalledEntryPoint]:
@@ -265,10 +265,10 @@ def _missing_requirement(distribution: Distribution, extras: Iterable[str], name
 
 def _is_installed(requirement: Requirement) -> bool:
     try:
-        found = version(requirement.name)
+        installed = version(requirement.name)
     except PackageNotFoundError:
         return False
-    return requirement.specifier.contains(found, prereleases=True)
+    return requirement.specifier.contains(installed, prereleases=True)
 
 
 def registration_error(
@@ -322,9 +322,9 @@ def check_not_shadowed() -> None:
         spec = find_spec("infrastructure.training")
     except ImportError as error:
         raise ShadowedPackageError(expected, str(error)) from error
-    found = spec.origin if spec is not None else None
-    if found is None or not Path(found).resolve().is_relative_to(expected):
-        raise ShadowedPackageError(expected, found or "nothing")
+    origin = spec.origin if spec is not None else None
+    if origin is None or not Path(origin).resolve().is_relative_to(expected):
+        raise ShadowedPackageError(expected, origin or "nothing")
 
 
 def _editable_sources(distribution: Distribution) -> Path | None:

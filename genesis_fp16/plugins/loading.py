@@ -113,27 +113,27 @@ def load_agent(
 
 
 def _missing_module(error: ModuleNotFoundError, module_name: str) -> str:
-    missing, own = error.name or str(error), module_name.partition(".")[0]
-    if missing.partition(".")[0] != own:
+    missing, top_level = error.name or str(error), module_name.partition(".")[0]
+    if missing.partition(".")[0] != top_level:
         return (
             f"needs the module {missing!r}, which is not installed: install it into the "
             "environment of genesis-fp16, or reinstall the plugin with its dependencies"
         )
-    package = sys.modules.get(own)
+    package = sys.modules.get(top_level)
     places = [path for path in getattr(package, "__path__", []) if Path(path).is_dir()]
     return (
-        f"module {missing!r} cannot be found; {own!r} comes from "
+        f"module {missing!r} cannot be found; {top_level!r} comes from "
         f"{', '.join(places) or 'nowhere'}: reinstall the plugin, and keep PYTHONPATH and other "
         "packages of that name out of the environment of genesis-fp16"
     )
 
 
 def _check_origin(module: ModuleType, root: Path | None) -> None:
-    found = getattr(module, "__file__", None)
-    if root is None or found is None or Path(found).resolve().is_relative_to(root.resolve()):
+    origin = getattr(module, "__file__", None)
+    if root is None or origin is None or Path(origin).resolve().is_relative_to(root.resolve()):
         return
     raise PluginRefusedError(
-        f"module {module.__name__!r} is shadowed: expected below {root}, found {found}; remove "
+        f"module {module.__name__!r} is shadowed: expected below {root}, found {origin}; remove "
         "the other one, or unset PYTHONPATH"
     )
 

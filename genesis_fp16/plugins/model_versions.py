@@ -145,8 +145,8 @@ def read_versions(agent_folder: Path, *, verify: bool = True) -> list[KeptVersio
 
     With *verify*, the hash of each file is checked, otherwise only its size.
     """
-    found = [_read(folder, verify=verify) for folder in _folders(agent_folder)]
-    return sorted(found, key=lambda each: (_published_at(each), each.id), reverse=True)
+    versions = [_read(folder, verify=verify) for folder in _folders(agent_folder)]
+    return sorted(versions, key=lambda version: (_published_at(version), version.id), reverse=True)
 
 
 def kept_runs(agent_folder: Path) -> set[str]:
@@ -179,7 +179,9 @@ def version_in_use(agent_folder: Path, versions: list[KeptVersion]) -> str | Non
         for version in versions
         if version.facts is not None and version.facts.files.items() <= held.items()
     ]
-    best = max(matching, key=lambda each: (len(each.files), each.published_at), default=None)
+    best = max(
+        matching, key=lambda version: (len(version.files), version.published_at), default=None
+    )
     return best.id if best is not None else None
 
 
@@ -218,9 +220,9 @@ def keep_version(agent_folder: Path, version: ModelVersion, *, keep: int) -> Non
         OSError: It could not be copied; no version was added, none removed.
     """
     _write(agent_folder, version)
-    others = [each for each in read_versions(agent_folder, verify=False) if each.id != version.id]
-    others.sort(key=lambda each: each.id != version.replaced)  # stable: the newest first
-    for surplus in others[keep - 1 :]:
+    earlier = [kept for kept in read_versions(agent_folder, verify=False) if kept.id != version.id]
+    earlier.sort(key=lambda kept: kept.id != version.replaced)  # stable: the newest first
+    for surplus in earlier[keep - 1 :]:
         shutil.rmtree(agent_folder / VERSIONS / surplus.id, ignore_errors=True)
 
 
@@ -272,21 +274,21 @@ def find_version(agent_folder: Path, version_id: str) -> ModelVersion:
     if version_id not in known:
         kept = f"kept: {', '.join(known)}" if known else "none is kept"
         raise ModelVersionError(f"{agent_folder.name} has no version {version_id[:80]!r}; {kept}")
-    found = _read(agent_folder / VERSIONS / version_id, verify=True)
-    if found.facts is None or found.problem:
+    version = _read(agent_folder / VERSIONS / version_id, verify=True)
+    if version.facts is None or version.problem:
         raise ModelVersionError(
             f"version {version_id} of {agent_folder.name} is damaged and was not put back: "
-            f"{found.problem}; choose another one (genesis-fp16 models list {agent_folder.name})"
+            f"{version.problem}; choose another one (genesis-fp16 models list {agent_folder.name})"
         )
-    return found.facts
+    return version.facts
 
 
 def _folders(agent_folder: Path) -> list[Path]:
     try:
-        found = list((agent_folder / VERSIONS).iterdir())
+        paths = list((agent_folder / VERSIONS).iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [path for path in found if not path.name.startswith(".") and path.is_dir()]
+    return [path for path in paths if not path.name.startswith(".") and path.is_dir()]
 
 
 def _read(folder: Path, *, verify: bool) -> KeptVersion:
@@ -328,8 +330,8 @@ def _newest(folder: Path) -> float:
 
 
 def _facts_of(path: Path) -> FileFacts:
-    found = hash_file(path)
-    return FileFacts(size=found.bytes, sha256=found.sha256)
+    content = hash_file(path)
+    return FileFacts(size=content.bytes, sha256=content.sha256)
 
 
 def _write(agent_folder: Path, version: ModelVersion) -> None:

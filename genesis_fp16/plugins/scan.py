@@ -124,16 +124,16 @@ def is_current(scan: Scan) -> bool:
 
 def marks_of(paths: Iterable[str]) -> list[Mark]:
     """Time and size of each file, time of each folder."""
-    found: list[Mark] = []
+    marks: list[Mark] = []
     for path in paths:
         try:
             status = os.stat(path)  # noqa: PTH116 -- thousands of Path objects would be slow
         except OSError:
-            found.append((path, 0, 0))
+            marks.append((path, 0, 0))
         else:
             size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
-            found.append((path, status.st_mtime_ns, size))
-    return found
+            marks.append((path, status.st_mtime_ns, size))
+    return marks
 
 
 def hash_of(value: object) -> str:
@@ -142,20 +142,20 @@ def hash_of(value: object) -> str:
 
 
 def _metadata_in(folders: Iterable[str]) -> list[tuple[str, str, int]]:
-    found = []
+    metadata = []
     for folder in folders:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(_METADATA):
                     with suppress(OSError):  # a link to nowhere
-                        found.append((folder, entry.name, entry.stat().st_mtime_ns))
-    return sorted(found)
+                        metadata.append((folder, entry.name, entry.stat().st_mtime_ns))
+    return sorted(metadata)
 
 
 def _fingerprint(point: InstalledEntryPoint, files: list[Mark]) -> str:
     versions = [genesis_fp16.__version__, platform.python_version(), sys.prefix]
-    found = [point.name, point.target, point.distribution, point.version, point.record]
-    return hash_of([*versions, *found, str(point.root), files])
+    facts = [point.name, point.target, point.distribution, point.version, point.record]
+    return hash_of([*versions, *facts, str(point.root), files])
 
 
 def _module_files(top: str) -> list[str]:

@@ -220,10 +220,10 @@ class PluginWatch:
             if by_hand or self._first_scan_at is None:
                 self._first_scan_at = -math.inf if by_hand else self._clock()
             earlier, self._scan, self._scan_began = self._scan, scan, began
-            found: dict[str, FoundAgent] = {}
+            agents: dict[str, FoundAgent] = {}
             for agent in scan.agents:  # of two with one name, the problem of each names both
-                found.setdefault(agent.point.name, agent)
-            before, self._agents = self._agents, found
+                agents.setdefault(agent.point.name, agent)
+            before, self._agents = self._agents, agents
             for name in before.keys() - self._agents.keys():
                 self._lose(name, before[name])
             for name, agent in self._agents.items():

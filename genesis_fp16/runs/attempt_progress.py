@@ -74,8 +74,8 @@ class AttemptProgress:
         Arguments are in monotonic seconds; the *deadline* is that of `EventTail.read`.
         """
         age = self._age_seconds + now - self._followed_since
-        for each in self.tail.read(deadline):
-            event = self.limits.admit(each, age)
+        for received in self.tail.read(deadline):
+            event = self.limits.admit(received, age)
             if event is not None:
                 self._last_event_at = now
                 self._apply(event)
@@ -84,14 +84,14 @@ class AttemptProgress:
     @property
     def problems(self) -> dict[str, object]:
         """What was not accepted of the events, by name; empty if all were."""
-        found = {
+        problems = {
             "malformed_lines": self.tail.malformed,
             "impossible_events": self.limits.refused,
             "shortened_events": self.limits.cut,
             "skipped_bytes": self.tail.skipped_bytes,
             "first_problem": self.limits.first_problem,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in problems.items() if value}
 
     def overdue(self, now: float) -> StopCause | None:
         """The deadline that has passed by the monotonic time *now*, if one has.

@@ -77,9 +77,11 @@ class Retention:
         self._days = settings.keep_run_days
         self._home = settings.home.absolute()
         self._runs = self._home / "runs"
-        names = (each.name for each in self._runs.glob("*"))
+        names = (folder.name for folder in self._runs.glob("*"))
         self._to_inspect = {name for name in names if RUN_ID.fullmatch(name)}
-        self._measurements = [each for name in _MEASURED for each in (self._home / name).glob("*")]
+        self._measurements = [
+            folder for name in _MEASURED for folder in (self._home / name).glob("*")
+        ]
         self._ended: dict[str, _Ended] = {}
         self._chosen = False
         self._to_remove: list[tuple[_Removal, _Ended]] = []
@@ -170,12 +172,12 @@ class Retention:
     ) -> Iterator[tuple[_Removal, _Ended]]:
         """Yield each removal to make among the ended runs of *agent*."""
         history = self._store.guard.history(agent, MAX_DECISIONS)
-        still_open = takewhile(lambda each: each.state is not GuardState.WATCHING, history)
+        still_open = takewhile(lambda decision: decision.state is not GuardState.WATCHING, history)
         whole = {decision.run_id for decision in still_open}
         whole |= {twin.baseline_of or "" for twin in self._store.unfinished(agent)}
         published = kept_runs(self._home / "agents" / agent)
-        newest = [each for each in newest_first if each.has_weights][: self._keep]
-        whole |= {each.run_id for each in newest}
+        newest = [ended for ended in newest_first if ended.has_weights][: self._keep]
+        whole |= {ended.run_id for ended in newest}
         age_limit = self._age_limit()
         for place, ended in enumerate(newest_first):
             if ended.run_id in whole:

@@ -33,8 +33,8 @@ def weights_of(run_folder: Path) -> list[Path]:
     """Files and folders in *run_folder* that hold weights, without links; may raise OSError."""
     if (run_folder / WEIGHTS_REMOVED).exists():
         return []
-    found = [path for path in run_folder.iterdir() if _WEIGHTS.fullmatch(path.name)]
-    return [path for path in found if not path.is_symlink()]
+    weights = [path for path in run_folder.iterdir() if _WEIGHTS.fullmatch(path.name)]
+    return [path for path in weights if not path.is_symlink()]
 
 
 def remove_weights(run_folder: int, reason: str) -> Iterator[int]:
@@ -95,8 +95,8 @@ def delete(folder: int, name: str) -> Iterator[int]:
     Raises:
         OSError: Something cannot be deleted, or was replaced or moved meanwhile.
     """
-    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if not stat.S_ISDIR(found.st_mode):
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
         yield _delete_file(folder, name)
         return
     here = os.dup(folder)
@@ -143,8 +143,8 @@ def _enter(here: int, name: str) -> int:
 
 
 def _identity(folder: int) -> tuple[int, int]:
-    found = os.fstat(folder)
-    return found.st_dev, found.st_ino
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _list(folder: int, level: _Level) -> Iterator[str | None]:
@@ -168,8 +168,8 @@ def _list(folder: int, level: _Level) -> Iterator[str | None]:
 
 def _delete_file(folder: int, name: str) -> int:
     """Delete the file *name* of *folder* unless it is a link; return the bytes freed."""
-    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    if stat.S_ISLNK(found.st_mode):
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
         return 0
     os.unlink(name, dir_fd=folder)
-    return found.st_size
+    return status.st_size

@@ -130,7 +130,7 @@ class Timetable:
 
     def _release(self) -> None:
         """Handle what became due while agents were paused that are so no longer."""
-        for agent in [each for each in self._held if not self.is_paused(each)]:
+        for agent in [name for name in self._held if not self.is_paused(name)]:
             self._held.discard(agent)
             self._missed.add(agent)
             self._handle(agent, at=self._handle_at[agent])
@@ -196,7 +196,9 @@ class Timetable:
             due = self._take_due(now, taken)
             if due:
                 self._apply_overlap(due)
-                times = {DueTime(agent=agent, last_due=now): each for agent, each in due.items()}
+                times = {
+                    DueTime(agent=agent, last_due=now): moments for agent, moments in due.items()
+                }
                 self._store.record_due(times, first_seed=self._first_seed)
         except BaseException:
             self._heap += taken

@@ -27,7 +27,7 @@ def make_spec(
     The agent's own settings are those of the run's first attempt, or of the run that it repeats:
     its checkpoints and its data would not fit others.
     """
-    folder, own = attempt_folder(settings.home, attempt), settings.for_agent(run.agent)
+    folder, agent_settings = attempt_folder(settings.home, attempt), settings.for_agent(run.agent)
     run_folder = folder.parents[1]
     repeats = None if run.baseline_of is None else run_folder.with_name(run.baseline_of)
     in_force = spec_of_settings(settings, run.agent)
@@ -43,8 +43,8 @@ def make_spec(
         attempt_folder=folder,
         seed=run.seed,
         precision=precision,
-        processes_per_run=own.processes_per_run,
-        parallel=own.parallel,
+        processes_per_run=agent_settings.processes_per_run,
+        parallel=agent_settings.parallel,
         **in_force,
     )
 
@@ -69,8 +69,8 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
 
 def _settings_of_run(run: Run, began_in: Path, now: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Settings of the first attempt in the run's folder *began_in*, else those of *now*."""
-    attempts = [each for each in began_in.glob("attempts/*") if each.name.isdecimal()]
-    for folder in sorted(attempts, key=lambda each: int(each.name)):
+    attempts = [folder for folder in began_in.glob("attempts/*") if folder.name.isdecimal()]
+    for folder in sorted(attempts, key=lambda attempt: int(attempt.name)):
         path = folder / SPEC_FILE
         try:
             first = read_model(path, _Began, limit=LONGEST_SPEC).settings

@@ -104,8 +104,8 @@ def find_assignments(path: Path) -> Iterator[tuple[str, Variable]]:
         if flag := _FLAG.match(line):
             word = _WORD.search(flag[1])
             yield ROLLBACK_FLAG, Variable(word[0] if word else "", source)
-        elif found := _ASSIGNMENT.match(line):
-            yield found[1], Variable(found[2], source)
+        elif assignment := _ASSIGNMENT.match(line):
+            yield assignment[1], Variable(assignment[2], source)
 
 
 def read_bounded(path: Path) -> bytes:
@@ -173,15 +173,15 @@ def _plain_lines(text: str) -> Iterable[Binding]:
 
     A tenth of the parser's time: a change of the flag waits for it, in files with 1,000 agents.
     """
-    found = []
+    bindings = []
     for number, line in enumerate(text.split("\n"), start=1):
         if _BLANK.fullmatch(line):
             continue
         plain = _PLAIN.fullmatch(line)
         if plain is None or _NOT_PLAIN.search(line):
             return ()
-        found.append(Binding(plain[1], plain[2], Original(line, number), error=False))
-    return found
+        bindings.append(Binding(plain[1], plain[2], Original(line, number), error=False))
+    return bindings
 
 
 def _may_be_ours(binding: Binding, known: Collection[str]) -> bool:

@@ -31,12 +31,12 @@ def _check_pod(text: str) -> str:
     if not text:
         return text
     try:
-        found = json.loads(text)
+        pod = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(pod, dict):
         raise ValueError('it is not a JSON object, such as {"nodeSelector": {"disk": "ssd"}}')
-    if fixed := [key for key in _FIXED if key in found]:
+    if fixed := [key for key in _FIXED if key in pod]:
         raise ValueError(f"{' and '.join(fixed)} cannot be changed; remove them")
     return text
 

@@ -128,19 +128,19 @@ class SettingsReloader:
             if self._had_content and not _has_content(self._path):
                 remedy = "restore it, or put a comment into it if you want all defaults"
                 raise SettingsError([f"{visible(str(self._path))} is missing or empty; {remedy}"])
-            found = load_settings(self._path, self._environ, home=self._settings.home)
+            loaded = load_settings(self._path, self._environ, home=self._settings.home)
         except SettingsError as error:
             return self._refuse(error)
         self._had_content = _has_content(self._path)
         before = self._settings
-        self._settings = before.with_hot_settings_of(found, in_use=self.in_use)
+        self._settings = before.with_hot_settings_of(loaded, in_use=self.in_use)
         return Reload(
             settings=self._settings,
             changed=before.differences(self._settings),
-            cold=tuple(self._settings.differences(found)),
-            shadowed=found.shadowed,
+            cold=tuple(self._settings.differences(loaded)),
+            shadowed=loaded.shadowed,
             removed=tuple(
-                warning for name, warning in found.removed.items() if name not in before.removed
+                warning for name, warning in loaded.removed.items() if name not in before.removed
             ),
         )
 
@@ -162,11 +162,11 @@ class SettingsReloader:
         before = self._settings
         if not before.enable_fp16_training:
             return None
-        found = read_demand_for_fp32(self._path, self._environ)
-        if found is None:
+        demand = read_demand_for_fp32(self._path, self._environ)
+        if demand is None:
             return None
         self._had_content = _has_content(self._path)
-        self._settings, self._seen = before.with_flag_of(found), None  # read again with the rest
+        self._settings, self._seen = before.with_flag_of(demand), None  # read again with the rest
         return Reload(settings=self._settings, changed=before.differences(self._settings))
 
 

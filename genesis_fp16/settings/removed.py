@@ -37,8 +37,8 @@ def take_removed(*places: dict[str, Variable]) -> dict[str, str]:
     """
     warnings = {}
     for name, removed in REMOVED_SETTINGS.items():
-        if found := [place.pop(name) for place in places if name in place]:
-            sources = ", ".join(variable.source for variable in found)
+        if variables := [place.pop(name) for place in places if name in place]:
+            sources = ", ".join(variable.source for variable in variables)
             what = f"{name} ({sources}) has no effect: release {removed.release} removed it"
             warnings[name] = f"{what}; {removed.remedy}"
     return warnings

@@ -102,17 +102,17 @@ class RollbackMemory:
 
     def _write(self, settings: Settings, fp32: tuple[Override, ...]) -> None:
         before = self.remembered.settings
-        found = {
+        rollbacks = {
             name: Rollback(
                 since=before[name].since if name in before else self._clock(),
                 texts=dict(settings.texts_of(name)),
             )
             for name in demanding_variables(settings)
         }
-        current = Rollbacks(settings=found, overrides=fp32)
+        current = Rollbacks(settings=rollbacks, overrides=fp32)
         _replace(self._home, current)
         self.remembered = current
-        for name in before.keys() - found.keys():
+        for name in before.keys() - rollbacks.keys():
             _warn("rollback_ended", setting=name, now=dict(settings.texts_of(name)))
         # A home that the settings file names is lost together with that file.
         in_file = settings.home_is_named_in_file
@@ -181,21 +181,21 @@ def lost_rollbacks(settings: Settings, home: Path | None = None) -> list[str]:
 def _why_not_ended(name: str, rollback: Rollback, settings: Settings) -> str:
     """Why the demand still counts; empty if a person has written another value since."""
     fp32 = _fp32_text(name)
-    other = "true" if name == ROLLBACK_FLAG else ""
-    own, now = str(settings.env_file.absolute()), settings.texts_of(name)
+    half = "true" if name == ROLLBACK_FLAG else ""
+    file, now = str(settings.env_file.absolute()), settings.texts_of(name)
     places = [place for place, text in rollback.texts.items() if _demands(name, text)]
     since = datetime.fromtimestamp(rollback.since, UTC)
     where = visible(" and ".join(places)).replace(ENVIRONMENT, f"the {ENVIRONMENT}")
     what = f"{name}: was {fp32} in {where} since {since:%Y-%m-%d %H:%M}Z"
     remedy = (
-        f"to stay in FP32 write {name}={fp32} into {visible(own)}, to end the rollback write "
-        f"{name}={other}"
+        f"to stay in FP32 write {name}={fp32} into {visible(file)}, to end the rollback write "
+        f"{name}={half}"
     )
     written = [p for p in now if p not in rollback.texts or _demands(name, rollback.texts[p])]
     if not written:
         return f"{what}, and the settings read now no longer say so; {remedy}"
     for place in places:
-        if place not in (ENVIRONMENT, own):
+        if place not in (ENVIRONMENT, file):
             still = read_env_file(Path(place), []).get(name)
             if still is not None and _demands(name, still.value):
                 return f"{what}, which still says so; let GENESIS_ENV_FILE name it, or correct it"

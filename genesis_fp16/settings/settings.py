@@ -250,8 +250,8 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
             known["fp16_loss_scale"] = INITIAL_LOSS_SCALE
         for low, high in _ORDERED:
             if field in (low, high) and known.keys() >= {low, high} and known[low] > known[high]:
-                relation, other = ("above", high) if field == low else ("below", low)
-                message = f"must not be {relation} {variable_name(other)}={known[other]}"
+                relation, bound = ("above", high) if field == low else ("below", low)
+                message = f"must not be {relation} {variable_name(bound)}={known[bound]}"
                 raise PydanticCustomError("contradiction", f"{message}; change either")
         return value
 
@@ -342,18 +342,18 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
             if not in_use(key):
                 agents[key] = other.agents.get(key, _AGENT_DEFAULTS)
                 continue
-            own, new = self.for_agent(key), other.for_agent(key)
+            current, new = self.for_agent(key), other.for_agent(key)
             hot_values = {name: getattr(new, name) for name in _HOT_OF_AGENT}
-            agents[key] = new if own == new else own.model_copy(update=hot_values)
+            agents[key] = new if current == new else current.model_copy(update=hot_values)
         return other.model_copy(update={**cold, "agents": agents})
 
     def with_flag_of(self, other: Settings) -> Settings:
         """A copy of these settings with ``ENABLE_FP16_TRAINING`` as in *other*, and its source."""
         field = VARIABLES[ROLLBACK_FLAG]
         changed = self.model_copy(update={field: getattr(other, field)})
-        found = {k: v for k, v in other._variables.items() if k == ROLLBACK_FLAG}
+        flag = {k: v for k, v in other._variables.items() if k == ROLLBACK_FLAG}
         texts = {ROLLBACK_FLAG: dict(other.texts_of(ROLLBACK_FLAG))}
-        variables = {**self._variables, **found}
+        variables = {**self._variables, **flag}
         changed.record_sources(variables, self._shadowed, self._texts | texts, self._removed)
         return changed
 
@@ -362,19 +362,19 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
 
         Only hot ones may be shown to a person: none of those is secret.
         """
-        found = {}
+        changes = {}
         for name, field in VARIABLES.items():
             if field != "env_file":
-                found[name] = (getattr(self, field), getattr(other, field))
+                changes[name] = (getattr(self, field), getattr(other, field))
         for key in sorted({*self.agents, *other.agents}):
-            own, others = self.for_agent(key), other.for_agent(key)
-            if own != others:  # most do not differ, and there may be 1,000
+            ours, theirs = self.for_agent(key), other.for_agent(key)
+            if ours != theirs:  # most do not differ, and there may be 1,000
                 for field in AgentSettings.model_fields:
-                    values = getattr(own, field), getattr(others, field)
-                    found[f"{AGENTS_PREFIX}{key}__{field}".upper()] = values
+                    values = getattr(ours, field), getattr(theirs, field)
+                    changes[f"{AGENTS_PREFIX}{key}__{field}".upper()] = values
         return {
             name: " -> ".join(display(name, value) or "(empty)" for value in values)
-            for name, values in found.items()
+            for name, values in changes.items()
             if values[0] != values[1]
         }
 

@@ -120,9 +120,9 @@ def load_settings(
     try:
         settings = Settings(_build_sources=((source,), {}))
     except ValidationError as error:
-        found = error.errors()
-        source.problems += [source.describe_error(details) for details in found[:MOST_LISTED]]
-        more = len(found[MOST_LISTED:])
+        errors = error.errors()
+        source.problems += [source.describe_error(details) for details in errors[:MOST_LISTED]]
+        more = len(errors[MOST_LISTED:])
     else:
         settings.record_sources(source.variables, source.shadowed, source.texts, source.removed)
         if with_flag:
@@ -228,15 +228,15 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         self.removed = take_removed(in_file, in_environment)
         merged = {**in_file, **in_environment}
         self.texts: dict[str, dict[str, str]] = {}
-        for place, found in ((str(path.absolute()), in_file), (ENVIRONMENT, in_environment)):
-            for name, variable in found.items():
+        for place, variables in ((str(path.absolute()), in_file), (ENVIRONMENT, in_environment)):
+            for name, variable in variables.items():
                 self.texts.setdefault(name, {})[place] = variable.value
         flag = in_file.get(ROLLBACK_FLAG)
         if flag is not None and flag.value.lower() not in TRUE_TEXTS:
             merged[ROLLBACK_FLAG] = flag  # false wins; a value that is not a truth value is refused
-            other = in_environment.get(ROLLBACK_FLAG)
-            if other is not None and other.value.lower() not in (*TRUE_TEXTS, *FALSE_TEXTS):
-                value = display(ROLLBACK_FLAG, other.value)[:LONGEST_SHOWN]
+            exported = in_environment.get(ROLLBACK_FLAG)
+            if exported is not None and exported.value.lower() not in (*TRUE_TEXTS, *FALSE_TEXTS):
+                value = display(ROLLBACK_FLAG, exported.value)[:LONGEST_SHOWN]
                 self.problems.append(
                     f"{ROLLBACK_FLAG}={value} ({ENVIRONMENT}): write true or false, or unset it"
                 )
@@ -252,7 +252,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
                 self.problems.append(f"{shown_name(name)} ({variable.source}): {why}")
             else:
                 self.variables[name] = variable
-        self.shadowed = [k for k, own in in_file.items() if merged[k].value != own.value]
+        self.shadowed = [k for k, variable in in_file.items() if merged[k].value != variable.value]
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Text of *field_name* or None, the name again, and whether the library must decode it."""
@@ -310,17 +310,17 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         elif details["type"] != "contradiction":
             default = display(name, Settings.model_fields[field].default)
             remedy = f"; the default is {name}={default}"
-        found = [
+        sources = [
             variable.source
-            for each, variable in self.variables.items()
-            if each == name or each.startswith(f"{name}__")
+            for known, variable in self.variables.items()
+            if known == name or known.startswith(f"{name}__")
         ]
         value = ""
         if _may_show(field, rest, details["input"]):
             value = display(name, details["input"])
             value = f"={value[:LONGEST_SHOWN]}{'...' if len(value) > LONGEST_SHOWN else ''}"
         message = visible(message.removeprefix("Value error, "))
-        where = ", ".join(found) or "default"
+        where = ", ".join(sources) or "default"
         return f"{shown_name(name)}{value} ({where}): {message}{remedy}"
 
 
@@ -364,9 +364,9 @@ def _describe_unknown(name: str, variable: Variable) -> str:
 
 def _why_not_text(text: str) -> str:
     """Why *text* cannot be the value of a setting; empty if it can."""
-    if found := _NOT_TEXT.search(text):
-        what = "a control character" if found[0].isascii() else "a byte that is not UTF-8"
-        return f"contains {what} ({found[0]!a}); rewrite the value as UTF-8 text"
+    if character := _NOT_TEXT.search(text):
+        what = "a control character" if character[0].isascii() else "a byte that is not UTF-8"
+        return f"contains {what} ({character[0]!a}); rewrite the value as UTF-8 text"
     return ""
 
 

@@ -116,7 +116,7 @@ class ComparedRuns:
             .limit(limit)
         )
         with read_connection(self._engine) as connection:
-            found = self._as_runs(connection.execute(query).mappings())
+            ended = self._as_runs(connection.execute(query).mappings())
         return [
             RunResult(
                 run_id=run.id,
@@ -131,7 +131,7 @@ class ComparedRuns:
                 else (run.metrics or {}).get(run.primary_metric or ""),
                 higher_is_better=run.higher_is_better,
             )
-            for run in found
+            for run in ended
         ]
 
 

@@ -68,8 +68,8 @@ class DaemonStatus(BaseModel):
         names, of_agent = hot_fields(Settings), set(hot_fields(AgentSettings))
         hot = settings.model_dump(mode="json", include=set(names))
         hot["agents"] = {
-            key: own.model_dump(mode="json", include=of_agent)
-            for key, own in settings.agents.items()
+            key: agent_settings.model_dump(mode="json", include=of_agent)
+            for key, agent_settings in settings.agents.items()
         }
         sources = {variable_name(name): plain(settings.source_of(name)) for name in names}
         return self.model_copy(
@@ -81,7 +81,9 @@ class DaemonStatus(BaseModel):
                 "probing": dict(probing),
                 "device": device,
                 "hot": hot,
-                "sources": {name: found for name, found in sources.items() if found != "default"},
+                "sources": {
+                    name: source for name, source in sources.items() if source != "default"
+                },
             }
         )
 

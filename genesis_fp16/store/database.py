@@ -103,11 +103,11 @@ def check_not_lost(settings: Settings) -> None:
     if database_exists(settings):
         return
     home, url = settings.home.absolute(), database_url(settings)
-    found = next((path for pattern in _FILES_OF_RUNS for path in home.glob(pattern)), None)
-    if found is not None:
+    leftover = next((path for pattern in _FILES_OF_RUNS for path in home.glob(pattern)), None)
+    if leftover is not None:
         lost = "empty" if Path(str(url.database)).exists() else "gone"
         raise StoreError(
-            f"database {display_name(url)} is {lost}, but {found} belongs to a run it recorded; "
+            f"database {display_name(url)} is {lost}, but {leftover} belongs to a run it recorded; "
             "move it back or restore it from a backup; to start without history and overrides, "
             f"move runs, guard, agents and rollbacks.json of {home} away until a new one exists"
         )
@@ -253,7 +253,7 @@ def _upgrade(connection: Connection, revision: str | None, name: str) -> None:
 def file_identity(path: str | os.PathLike[str]) -> FileIdentity | None:
     """Device and inode of the file at *path*; None if it cannot be found."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

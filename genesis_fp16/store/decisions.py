@@ -166,11 +166,11 @@ class Overrides:
         )
 
     def _withdraw(self, connection: Connection, agent: str | None) -> bool:
-        found = [row for row, each in self._with_ids(connection) if each.agent == agent]
+        ids = [row for row, override in self._with_ids(connection) if override.agent == agent]
         connection.execute(
-            update(overrides).where(overrides.c.id.in_(found)).values(withdrawn_at=self._clock())
+            update(overrides).where(overrides.c.id.in_(ids)).values(withdrawn_at=self._clock())
         )
-        return bool(found)
+        return bool(ids)
 
 
 def _fp32_instead(row: RowMapping) -> UnreadableOverride:

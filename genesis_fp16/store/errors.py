@@ -69,10 +69,10 @@ def _remedy(url: URL, cause: BaseException) -> str:
 
 def _is_full(folder: Path) -> bool:
     try:
-        found = os.statvfs(folder)
+        disk = os.statvfs(folder)
     except OSError:
         return False
-    return found.f_bavail * found.f_frsize < _FULL_DISK_BYTES
+    return disk.f_bavail * disk.f_frsize < _FULL_DISK_BYTES
 
 
 def _access(path: Path) -> str:
@@ -81,19 +81,19 @@ def _access(path: Path) -> str:
     folder = next(parent for parent in path.parents if _exists(parent))
     if not folder.is_dir() or (_exists(path) and not path.is_file()):
         return "its path is not a regular file: move that away, or set GENESIS_HOME"
-    for each in (*filter(_exists, files), folder):
-        needed = os.W_OK | os.X_OK if each == folder else os.R_OK | os.W_OK
-        if not os.access(each, needed, effective_ids=True):
-            return _forbidden(each)
+    for entry in (*filter(_exists, files), folder):
+        needed = os.W_OK | os.X_OK if entry == folder else os.R_OK | os.W_OK
+        if not os.access(entry, needed, effective_ids=True):
+            return _forbidden(entry)
     return f"let SQLite read and write in {folder}, or set GENESIS_HOME"
 
 
 def _forbidden(path: Path) -> str:
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         return f"{path} is on a disk that is mounted read-only: remount it, or set GENESIS_HOME"
-    found, owner = path.stat(), user_name(path.stat().st_uid)
+    status, owner = path.stat(), user_name(path.stat().st_uid)
     return (
-        f"{path} belongs to {owner} (mode {stat.filemode(found.st_mode)}) and "
+        f"{path} belongs to {owner} (mode {stat.filemode(status.st_mode)}) and "
         f"{user_name(os.geteuid())} may not write it: run this as {owner} "
         f"(sudo -u {owner}), or set GENESIS_HOME"
     )

@@ -136,11 +136,11 @@ class Leadership:
                 if knows_beats:
                     self._announce(connection)
                 return ""
-            found = connection.execute(_HOLDER, {"key": _ADVISORY_KEY}).first()
-            if found is not None and self._seen is not None and self._is_silent():
-                log.warning("leader_silent", holder=found[1], consequence="its lock is ended")
-                connection.scalar(select(func.pg_terminate_backend(found[0])))
-            return str(found[1] if found is not None else "one that has just ended")
+            holder = connection.execute(_HOLDER, {"key": _ADVISORY_KEY}).first()
+            if holder is not None and self._seen is not None and self._is_silent():
+                log.warning("leader_silent", holder=holder[1], consequence="its lock is ended")
+                connection.scalar(select(func.pg_terminate_backend(holder[0])))
+            return str(holder[1] if holder is not None else "one that has just ended")
         except (SQLAlchemyError, ModuleNotFoundError) as error:
             self._disconnect()
             raise store_error(self._url, error) from error
@@ -238,12 +238,12 @@ class Leadership:
             try:
                 with self._using:
                     connection = self._connection
-                    found = 0 if connection is None else connection.execute(beat).rowcount
+                    updated = 0 if connection is None else connection.execute(beat).rowcount
             except Exception as error:  # of any kind: without beats another daemon begins
                 cause = getattr(error, "orig", None) or error  # without the statement of SQL
                 self._lost = self._lost or " ".join(str(cause).split())
             else:
-                if found != 1:
+                if updated != 1:
                     self._lost = self._lost or "another daemon leads"
             if self._lost:
                 break

@@ -170,9 +170,9 @@ class DaemonLock:
         if self._url.get_backend_name() != "postgresql":
             return ""
         if self._leadership is None:
-            own = DaemonStatus(pid=os.getpid(), host=socket.gethostname(), since=time.time())
+            holder = DaemonStatus(pid=os.getpid(), host=socket.gethostname(), since=time.time())
             seconds = self._settings.takeover_seconds
-            self._leadership = Leadership(self._url, str(own), seconds)
+            self._leadership = Leadership(self._url, str(holder), seconds)
         return self._leadership.try_lock()
 
     def write_status(

@@ -39,7 +39,7 @@ class RowReader(Generic[Kind]):
 
     def __call__(self, rows: Iterable[RowMapping]) -> list[Kind]:
         """Read *rows*, which hold the columns of *kind* and the key of the table."""
-        return [found for row in rows if (found := self.one(row)) is not None]
+        return [record for row in rows if (record := self.one(row)) is not None]
 
     def one(self, row: RowMapping) -> Kind | None:
         """Read *row*; None if it cannot be read."""
@@ -55,8 +55,8 @@ class RowReader(Generic[Kind]):
             return
         self._logged.add(key)
         wrong = [
-            f"{'.'.join(map(str, each['loc']))} is {each['input']!r:.80}: {each['msg']}"
-            for each in error.errors(include_url=False)
+            f"{'.'.join(map(str, details['loc']))} is {details['input']!r:.80}: {details['msg']}"
+            for details in error.errors(include_url=False)
         ]
         log.warning(
             "row_unreadable",

@@ -139,8 +139,8 @@ class Store:
     def last_due(self, *agents: str) -> dict[str, float]:
         """The last due time that was handled of each of *agents*, without those never due."""
         table = schema.schedule_state
-        found = self._read(self._as_due_times, select(table).where(table.c.agent.in_(agents)))
-        return {each.agent: each.last_due for each in found}
+        due_times = self._read(self._as_due_times, select(table).where(table.c.agent.in_(agents)))
+        return {due_time.agent: due_time.last_due for due_time in due_times}
 
     def record_due(
         self, due_times: Mapping[DueTime, Sequence[float]], *, first_seed: int
@@ -152,8 +152,8 @@ class Store:
             first_seed: Seed of an agent's first run.
         """
         table, now = schema.schedule_state, self._clock()
-        rows = [{"of": each.agent, **asdict(each)} for each in due_times]
-        agents = [each.agent for each in due_times]
+        rows = [{"of": due_time.agent, **asdict(due_time)} for due_time in due_times]
+        agents = [due_time.agent for due_time in due_times]
         with self._engine.begin() as connection:
             known = set(connection.scalars(select(table.c.agent).where(table.c.agent.in_(agents))))
             if earlier := [row for row in rows if row["agent"] in known]:
@@ -163,11 +163,11 @@ class Store:
                     .values(last_due=bindparam("last_due")),
                     earlier,
                 )
-            if new := [asdict(each) for each in due_times if each.agent not in known]:
+            if new := [asdict(due_time) for due_time in due_times if due_time.agent not in known]:
                 connection.execute(insert(table), new)
             return _insert_runs(
                 connection,
-                {each.agent: due for each, due in due_times.items()},
+                {due_time.agent: due for due_time, due in due_times.items()},
                 "schedule",
                 now=now,
                 first_seed=first_seed,
@@ -177,8 +177,8 @@ class Store:
 
     def run(self, run_id: str) -> Run | None:
         """The run with this id, or None."""
-        found = self._read(self._as_runs, select(schema.runs).where(schema.runs.c.id == run_id))
-        return found[0] if found else None
+        runs = self._read(self._as_runs, select(schema.runs).where(schema.runs.c.id == run_id))
+        return runs[0] if runs else None
 
     def numbered_runs(self, number: int, agent: str | None = None) -> list[Run]:
         """The runs with this number, one for each agent that has it; or the one of *agent*."""
@@ -221,9 +221,9 @@ class Store:
         newest = select(columns.agent, func.max(columns.created_at).label("created_at"))
         if acknowledged:  # a precision that is missing is stored as JSON's null
             newest = newest.where(cast(columns.precision, Text) != "null")
-        found = newest.group_by(columns.agent).subquery()
-        same = (columns.agent == found.c.agent) & (columns.created_at == found.c.created_at)
-        query = select(schema.runs).join(found, same).order_by(columns.id)
+        latest = newest.group_by(columns.agent).subquery()
+        same = (columns.agent == latest.c.agent) & (columns.created_at == latest.c.created_at)
+        query = select(schema.runs).join(latest, same).order_by(columns.id)
         return {run.agent: run for run in self._read(self._as_runs, query)}
 
     def last_success(self, agent: str) -> float:

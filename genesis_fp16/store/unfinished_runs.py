@@ -60,9 +60,9 @@ class UnfinishedRuns:
         return [run for _, run in self._known.values()]
 
     def _read_in_full(self, connection: Connection, ids: set[str]) -> dict[str, Run]:
-        found: dict[str, Run] = {}
+        runs: dict[str, Run] = {}
         left = iter(ids)
         while some := list(islice(left, READ_AT_ONCE)):
             query = select(schema.runs).where(schema.runs.c.id.in_(some))
-            found |= {run.id: run for run in self._as_runs(connection.execute(query).mappings())}
-        return found
+            runs |= {run.id: run for run in self._as_runs(connection.execute(query).mappings())}
+        return runs

@@ -10,9 +10,9 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})  # no space left, quota used
 
 def find_disk_full(error: BaseException | None) -> OSError | None:
     """The first of *error* and its causes that says that a disk is full; None if none does."""
-    for each in _chain(error):
-        if isinstance(each, OSError) and each.errno in DISK_FULL:
-            return each
+    for cause in _chain(error):
+        if isinstance(cause, OSError) and cause.errno in DISK_FULL:
+            return cause
     return None
 
 

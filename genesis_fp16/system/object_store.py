@@ -118,8 +118,8 @@ class ObjectStore:
             ObjectStoreError: The store refused, did not answer, or sent another size.
         """
         self._call("get_file", self._path(name), str(path), longer=size / SLOWEST_BYTES)
-        if (found := path.stat().st_size) != size:
-            raise ObjectStoreError(f"{self.url}/{name} has {found} bytes instead of {size}")
+        if (received := path.stat().st_size) != size:
+            raise ObjectStoreError(f"{self.url}/{name} has {received} bytes instead of {size}")
 
     def names(self, prefix: str = "") -> list[str]:
         """Names of the objects below the folder *prefix*, relative to the store, in no order.
@@ -128,11 +128,11 @@ class ObjectStore:
             ObjectStoreError: The store refused, or did not answer.
         """
         try:
-            found = self._call("find", self._path(prefix))
+            listed = self._call("find", self._path(prefix))
         except FileNotFoundError:
             return []
         root, inside = self._path("") + "/", self._path(prefix) + "/"
-        names = (each.lstrip("/") for each in found)  # some file systems add the folder itself
+        names = (name.lstrip("/") for name in listed)  # some file systems add the folder itself
         return [name.removeprefix(root) for name in names if name.startswith(inside)]
 
     def delete(self, names: Iterable[str]) -> None:

@@ -66,7 +66,7 @@ def open_to_others(folder: Path) -> Iterator[Path]:
     """
     if not _mode(folder) & OTHERS:
         return
-    entries = [each for each in folder.iterdir() if _mode(each) & OTHERS and not each.is_symlink()]
+    entries = [path for path in folder.iterdir() if _mode(path) & OTHERS and not path.is_symlink()]
     if entries or folder.stat().st_uid == os.geteuid() or _mode(folder) & stat.S_IWOTH:
         yield folder
     yield from sorted(entries)
@@ -85,9 +85,9 @@ def _umask_for(folder: Path) -> int:
 
 def _close(path: Path, bits: int) -> None:
     """Take *bits* of its mode from *path*, if other users may use it and it is ours."""
-    found = path.lstat()
-    mode = stat.S_IMODE(found.st_mode)
-    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or not mode & OTHERS:
+    status = path.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or not mode & OTHERS:
         return
     with suppress(OSError):
         path.chmod(mode & ~bits)

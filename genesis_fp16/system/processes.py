@@ -45,23 +45,23 @@ def kill_descendants() -> None:
 
 def living_descendants(pid: int | None = None) -> list[psutil.Process]:
     """All descendants of *pid* (default: this process); none if that process has ended."""
-    found = []
+    living = []
     with suppress(psutil.NoSuchProcess):
         for descendant in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 if descendant.status() != psutil.STATUS_ZOMBIE:
-                    found.append(descendant)
-    return found
+                    living.append(descendant)
+    return living
 
 
 def started_with(variable: str, value: str) -> list[psutil.Process]:
     """All processes, of any parent, that inherited the environment *variable* with this *value*."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):  # it has ended, or belongs to another user
             if process.environ().get(variable) == value:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def kill(processes: list[psutil.Process]) -> None:

@@ -85,7 +85,7 @@ class Collection:
             reason = f"the file cannot be parsed: {error}"
         useless = (path, self._context.run_folder / "checkpoints")
         ending = f".set-aside-{self._context.attempt}"
-        renamed = [str(each.rename(f"{each}{ending}")) for each in useless if each.exists()]
+        renamed = [str(file.rename(f"{file}{ending}")) for file in useless if file.exists()]
         if renamed:
             self._context.logger.warning(
                 "snapshot_lost",

@@ -147,7 +147,7 @@ class RunProfile:
             precision=state,
             transitions=self._transitions,
             collected=self._collected,
-            rows=next((each.shape[0] for each in batch.values() if each.ndim), 1),
+            rows=next((tensor.shape[0] for tensor in batch.values() if tensor.ndim), 1),
             parameters=sum(
                 parameter.numel() for parameter in job.model.parameters() if parameter.requires_grad
             ),

@@ -78,9 +78,9 @@ class PublishedVersions:
         folder, run_id = self._spec.agent_folder, self._spec.run_id
         versions = read_versions(folder, verify=False)
         in_use = version_in_use(folder, versions)
-        own = next((version.facts for version in versions if version.id == run_id), None)
-        if in_use == run_id and own is not None:  # an earlier attempt of the run has published
-            return own.replaced
+        facts = next((version.facts for version in versions if version.id == run_id), None)
+        if in_use == run_id and facts is not None:  # an earlier attempt of the run has published
+            return facts.replaced
         return in_use
 
     def _data(self) -> DataFacts:

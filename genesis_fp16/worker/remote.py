@@ -276,10 +276,10 @@ class CommandFile:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                found = file.read()
+                content = file.read()
         except OSError:
             return []
-        complete = found[: found.rfind(b"\n") + 1]
+        complete = content[: content.rfind(b"\n") + 1]
         self._offset += len(complete)
         return complete.splitlines()
 

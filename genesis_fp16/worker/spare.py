@@ -44,11 +44,11 @@ def wait_for_run(report: int) -> Sequence[str]:
 
 def imported_files() -> list[str]:
     """Absolute paths of the modules and shared libraries in this process."""
-    found = {vars(module).get("__file__") for module in list(sys.modules.values())}
+    paths = {vars(module).get("__file__") for module in list(sys.modules.values())}
     with suppress(OSError):
-        found |= {f"/{line.partition('/')[2]}" for line in _MAPPED.read_text().splitlines()}
+        paths |= {f"/{line.partition('/')[2]}" for line in _MAPPED.read_text().splitlines()}
     # Only files count: a mapping may be anonymous, and torch has modules with made-up names.
-    return sorted(path for path in found if path and path.startswith("/") and Path(path).is_file())
+    return sorted(path for path in paths if path and path.startswith("/") and Path(path).is_file())
 
 
 def _read_line() -> bytes:

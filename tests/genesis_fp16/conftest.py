@@ -241,20 +241,20 @@ class WorkerAttempt:
 
     def until(self, matches: Callable[[Event], bool]) -> Event:
         """Wait for an event."""
-        found: list[Event] = []
+        matching: list[Event] = []
 
         def arrived() -> bool:
             ended = self.process.poll() is not None
             for event in self._tail.read():
                 self.events.append(event)
                 if matches(event):
-                    found.append(event)
+                    matching.append(event)
                     return True
             assert not ended, f"no such event among {self.events}\n{self.log}"
             return False
 
         wait_until(arrived, "an event of the worker")
-        return found[0]
+        return matching[0]
 
     def end(self) -> int:
         """Wait for the process to end by itself; its stdin stays open meanwhile."""

@@ -175,7 +175,7 @@ class Gate:
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if any(name.strip().lower() in _NAMES_OF_TOKENS for name, _ in pairs):
             raise _token_in_url()
-        parts = {part for each in (url.decode("latin-1"), text) for part in TOKEN.findall(each)}
+        parts = {part for form in (url.decode("latin-1"), text) for part in TOKEN.findall(form)}
         parts |= {value for _, value in pairs} | set(text.replace("?", "/").split("/"))
         for part in filter(TOKEN.fullmatch, parts):
             if caller is None and self._tried_in_urls.wait_seconds(request.client) > 0:
@@ -281,10 +281,10 @@ class _Request:
     def cookie(self, name: str) -> str:
         """The cookie's value; empty without it."""
         try:
-            found = SimpleCookie("; ".join(self._headers.get("cookie", []))).get(name)
+            cookie = SimpleCookie("; ".join(self._headers.get("cookie", []))).get(name)
         except CookieError:
             return ""
-        return found.value if found is not None else ""
+        return cookie.value if cookie is not None else ""
 
 
 def _is_navigation(request: _Request) -> bool:
@@ -359,10 +359,10 @@ def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             present = {name.lower() for name, _ in message["headers"]}
-            own = [header for header in _HEADERS if header[0] not in present]
+            added = [header for header in _HEADERS if header[0] not in present]
             if b"cache-control" not in present:
-                own.append((b"cache-control", b"no-store"))
-            message["headers"] = [*message["headers"], *own]
+                added.append((b"cache-control", b"no-store"))
+            message["headers"] = [*message["headers"], *added]
         await send(message)
 
     return send_with_headers

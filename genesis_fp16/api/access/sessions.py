@@ -97,10 +97,10 @@ class FailedSignIns:
     def wait_seconds(self, client: str) -> float:
         """Seconds for which *client* must not try; 0 if it may."""
         now = self._clock()
-        own: deque[float] = self._by_client.get(client, deque())
+        of_client: deque[float] = self._by_client.get(client, deque())
         full = [
             failures[0] + FAILURE_SECONDS - now
-            for failures, most in ((own, FAILURES), (self._all, ALL_FAILURES))
+            for failures, most in ((of_client, FAILURES), (self._all, ALL_FAILURES))
             if len(failures) == most
         ]
         return max([0.0, *full])

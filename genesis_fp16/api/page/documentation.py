@@ -25,7 +25,7 @@ class _Site(StaticFiles):
         super().__init__(directory=folder, html=True)
         scripts = _INLINE_SCRIPT.findall((folder / "index.html").read_text())
         hashes = {base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts}
-        allowed = " ".join(["'self'", *sorted(f"'sha256-{each}'" for each in hashes)])
+        allowed = " ".join(["'self'", *sorted(f"'sha256-{digest}'" for digest in hashes)])
         self._policy = (
             f"default-src 'none'; script-src {allowed}; style-src 'self' 'unsafe-inline'; "
             "img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; "

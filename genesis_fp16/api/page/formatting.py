@@ -24,16 +24,16 @@ def tone(state: str) -> str:
 
 def iso(at: float) -> str:
     """Unix seconds as ``2026-11-22T03:14:00Z``; empty if the calendar does not reach that far."""
-    found = _moment(at)
-    return f"{found:%Y-%m-%dT%H:%M:%SZ}" if found else ""
+    moment = _moment(at)
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}" if moment else ""
 
 
 def clock(at: float | None) -> str:
     """Unix seconds as ``2026-11-22 03:14:00``, in UTC."""
     if at is None:
         return ""
-    found = _moment(at)
-    return f"{found:%Y-%m-%d %H:%M:%S}" if found else "unreadable time"
+    moment = _moment(at)
+    return f"{moment:%Y-%m-%d %H:%M:%S}" if moment else "unreadable time"
 
 
 def relative(at: float, now: float) -> str:

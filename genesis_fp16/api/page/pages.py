@@ -40,24 +40,24 @@ def show_agents(
 ) -> Response:
     """All agents, disabled ones last; with *query* those whose name contains it."""
     known = [show_agent(view) for view in readings.agents()]
-    known.sort(key=lambda each: (each.view.state == "disabled", each.view.name))
-    found = [each for each in known if query.strip().lower() in each.view.name]
+    known.sort(key=lambda agent: (agent.view.state == "disabled", agent.view.name))
+    shown = [agent for agent in known if query.strip().lower() in agent.view.name]
     if show == "attention":
-        found = [each for each in found if each.needs_attention]
+        shown = [agent for agent in shown if agent.needs_attention]
     elif show == "running":
-        found = [each for each in found if each.runs]
-    pages = max(1, math.ceil(len(found) / AGENTS_PER_PAGE))
+        shown = [agent for agent in shown if agent.runs]
+    pages = max(1, math.ceil(len(shown) / AGENTS_PER_PAGE))
     begin = (min(page, pages) - 1) * AGENTS_PER_PAGE
     return render(
         request,
         "agents",
         here="/",
-        agents=found[begin : begin + AGENTS_PER_PAGE],
+        agents=shown[begin : begin + AGENTS_PER_PAGE],
         health=readings.health(),
         of_all=readings.precision_of_all(),
         pause=next((pause for pause in readings.pauses() if pause.agent is None), None),
         total=len(known),
-        troubled=sum(each.needs_attention for each in known),
+        troubled=sum(agent.needs_attention for agent in known),
         query=query,
         show=show,
         page=min(page, pages),
@@ -97,9 +97,9 @@ def show_guard(
     history = readings.store.guard.history(name, limit=50)
     chosen = next(
         (
-            each
-            for each in history
-            if each.evidence and evidence in ("", each.evidence.rpartition("/")[2])
+            decision
+            for decision in history
+            if decision.evidence and evidence in ("", decision.evidence.rpartition("/")[2])
         ),
         None,
     )
@@ -112,8 +112,8 @@ def show_guard(
     bundle, trouble = None, ""
     if chosen is not None:
         try:
-            found = read_evidence(readings.home, chosen)
-            bundle = found.model_dump(mode="json", exclude_unset=True) if found else None
+            recorded = read_evidence(readings.home, chosen)
+            bundle = recorded.model_dump(mode="json", exclude_unset=True) if recorded else None
         except EvidenceError as error:
             trouble = str(error)
     return render(
@@ -156,7 +156,7 @@ def show_run(
 ) -> Response:
     """One run: its state, curves, attempts, and the end of the log of one *attempt*."""
     run = readings.run(run_id)
-    evaluations = [each.evaluation for each in run.attempts if each.evaluation]
+    evaluations = [view.evaluation for view in run.attempts if view.evaluation]
     return render(
         request,
         "run",
@@ -164,7 +164,7 @@ def show_run(
         run=run,
         active=is_active(run) or run.state is RunState.QUEUED,
         points=readings.curve(run_id, POINTS_READ).points[-POINTS_IN_TABLE:],
-        changes=[change for each in run.attempts for change in each.precision],
+        changes=[change for view in run.attempts for change in view.precision],
         evaluation=evaluations[-1] if evaluations else None,
         log=_log(readings, run, attempt),
     )
@@ -172,7 +172,7 @@ def show_run(
 
 def _log(readings: Readings, run: RunDetail, attempt: int | None) -> LogTail | None:
     """The end of the log of *attempt*, by default of the newest that has one."""
-    with_log = [each.number for each in run.attempts if each.has_log]
+    with_log = [view.number for view in run.attempts if view.has_log]
     number = attempt if attempt is not None else max(with_log, default=None)
     if number is None:
         return None

@@ -149,16 +149,16 @@ class Comparison:
 
 def compare(outcomes: Sequence[RunEvaluation]) -> list[Comparison]:
     """*outcomes* by precision, of the newest one's metric; empty if only one precision has any."""
-    found = []
+    comparisons = []
     for precision in ("half", "fp32", "mixed"):
         group = [
             outcome
             for outcome in outcomes
             if outcome.precision == precision and outcome.metric == outcomes[0].metric
         ]
-        values = [each.value for each in group if each.value is not None]
+        values = [outcome.value for outcome in group if outcome.value is not None]
         if group:
-            found.append(
+            comparisons.append(
                 Comparison(
                     precision=precision,
                     metric=group[0].metric,
@@ -169,7 +169,7 @@ def compare(outcomes: Sequence[RunEvaluation]) -> list[Comparison]:
                     most=max(values, default=None),
                 )
             )
-    return found if len(found) > 1 else []
+    return comparisons if len(comparisons) > 1 else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,8 +200,8 @@ def sort_evidence(bundle: JsonValue) -> Evidence:
     for name, value in content.items():
         if name in _OF_DECISION or value in (None, [], {}, ""):
             continue
-        if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-            tables.append(_table(name, [each for each in value if isinstance(each, dict)]))
+        if isinstance(value, list) and all(isinstance(row, dict) for row in value):
+            tables.append(_table(name, [row for row in value if isinstance(row, dict)]))
         elif isinstance(value, dict):
             groups[name] = value
         else:

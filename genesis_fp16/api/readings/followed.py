@@ -21,7 +21,7 @@ class Followed:
         self._home, self._started_with = home, settings
         self._lock = threading.Lock()
         self._content: bytes | None = None
-        self._found = DaemonStatus(), settings
+        self._latest = DaemonStatus(), settings
 
     def read(self) -> tuple[DaemonStatus, Settings]:
         """The status, and the settings in force; with 1,000 agents it has 200 kB."""
@@ -30,5 +30,5 @@ class Followed:
             if content != self._content:
                 status = parse_status(content)
                 in_force = status.settings_in_force(self._started_with) or self._started_with
-                self._content, self._found = content, (status, in_force)
-            return self._found
+                self._content, self._latest = content, (status, in_force)
+            return self._latest

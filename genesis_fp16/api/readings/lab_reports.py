@@ -29,7 +29,7 @@ def find(home: Path) -> list[LabReport]:
 
     At most 500 folders are looked at.
     """
-    found = []
+    reports = []
     try:
         with os.scandir(home / FOLDER) as folders:
             plain = [folder.name for folder in folders if folder.is_dir(follow_symlinks=False)]
@@ -41,8 +41,8 @@ def find(home: Path) -> list[LabReport]:
         except OSError:
             continue
         if _is_report(state):
-            found.append(LabReport(name=name, written_at=state.st_mtime, bytes=state.st_size))
-    return sorted(found, key=lambda report: report.written_at, reverse=True)
+            reports.append(LabReport(name=name, written_at=state.st_mtime, bytes=state.st_size))
+    return sorted(reports, key=lambda report: report.written_at, reverse=True)
 
 
 def read(home: Path, name: str) -> bytes | None:

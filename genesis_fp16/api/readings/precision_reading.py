@@ -60,22 +60,22 @@ class PrecisionReading:
             guard_roles=decision.roles if guarded else {},
             canary=is_canary(agent, 1, self.settings),
         )
-        found = resolve_precision(inputs)
+        resolved = resolve_precision(inputs)
         run = self._acknowledged.get(agent)
         known = None
         if run is not None and run.precision is not None:
             known = views.Acknowledged.model_validate({**run.precision, "run": run.id})
         return views.PrecisionView(
             agent=agent,
-            requested=found.requested,
-            effective=found.effective,
-            reason=found.reason,
-            explanation=DECIDED_BY[found.reason],
+            requested=resolved.requested,
+            effective=resolved.effective,
+            reason=resolved.reason,
+            explanation=DECIDED_BY[resolved.reason],
             demands=[
                 views.Demand(
                     reason=reason,
                     precision=precision,
-                    decides=reason == found.reason,
+                    decides=reason == resolved.reason,
                     explanation=DECIDED_BY[reason],
                 )
                 for reason, precision in demands(inputs)

@@ -120,10 +120,15 @@ class Readings:
     def _agent(
         self, plugin: Plugin, newest: Run | None, state: PrecisionReading, pauses: PausesInForce
     ) -> views.AgentView:
-        own = state.settings.for_agent(plugin.name)
+        agent_settings = state.settings.for_agent(plugin.name)
         schedule = None
         if plugin.schedule is not None:
-            schedule = effective_schedule(plugin.schedule, own.schedule, own.catch_up, own.overlap)
+            schedule = effective_schedule(
+                plugin.schedule,
+                agent_settings.schedule,
+                agent_settings.catch_up,
+                agent_settings.overlap,
+            )
         due = self._due.next(schedule) if schedule and plugin.state == "ready" else None
         return views.AgentView(
             name=plugin.name,
@@ -141,14 +146,14 @@ class Readings:
             guard=state.decision(plugin.name).state,
             last_run=None if newest is None else views.RunView.model_validate(newest),
             pauses=[
-                views.PauseView.model_validate(each) for each in pauses_of(pauses, plugin.name)
+                views.PauseView.model_validate(pause) for pause in pauses_of(pauses, plugin.name)
             ],
         )
 
     def pauses(self) -> list[views.PauseView]:
         """All pauses in force."""
-        found = self.store.pauses.in_force().values()
-        return [views.PauseView.model_validate(each) for each in found]
+        pauses = self.store.pauses.in_force().values()
+        return [views.PauseView.model_validate(pause) for pause in pauses]
 
     # Precision, guard
 
@@ -166,7 +171,8 @@ class Readings:
             flag_source=daemon.sources.get(name, "default"),
             default=settings.precision,
             overrides=[
-                views.OverrideView.model_validate(each) for each in self.store.overrides.in_force()
+                views.OverrideView.model_validate(override)
+                for override in self.store.overrides.in_force()
             ],
         )
 
@@ -195,13 +201,13 @@ class Readings:
     def outcomes(self, agent: str) -> list[views.RunEvaluation]:
         """Held-out metrics of the newest successful runs, newest first."""
         self.check_agent(agent)
-        found = [
+        outcomes = [
             views.RunEvaluation.model_validate(result)
             for result in self.store.compared.results(agent)
         ]
         return [
-            each.model_copy(update={"value": None}) if _is_not_finite(each.value) else each
-            for each in found
+            outcome.model_copy(update={"value": None}) if _is_not_finite(outcome.value) else outcome
+            for outcome in outcomes
         ]
 
     def _precision_state(self, agent: str | None = None) -> PrecisionReading:
@@ -211,7 +217,9 @@ class Readings:
         else:
             runs = (run for run in self.store.runs(agent, limit=50) if run.precision)
             acknowledged = {run.agent: run for run in [next(runs, None)] if run is not None}
-            decisions = {each.agent: each for each in self.store.guard.history(agent, limit=1)}
+            decisions = {
+                decision.agent: decision for decision in self.store.guard.history(agent, limit=1)
+            }
         overrides = self.store.overrides.in_force()
         return PrecisionReading(self.daemon, self.in_force, overrides, decisions, acknowledged)
 
@@ -229,8 +237,8 @@ class Readings:
         if agent is not None:
             self.check_agent(agent)
         last = None if before is None else operator.find_run(self.store, before)
-        found = self.store.runs(agent, limit, states=states, before=last)
-        return [views.RunView.model_validate(run) for run in found]
+        runs = self.store.runs(agent, limit, states=states, before=last)
+        return [views.RunView.model_validate(run) for run in runs]
 
     def run(self, run_id: str) -> views.RunDetail:
         """A run with its attempts.
@@ -241,17 +249,17 @@ class Readings:
         run = operator.find_run(self.store, run_id)
         known = self.store.attempts(run_id)
         shown = [
-            summarize_attempt(self.home, each, EVENTS_READ_BYTES)
-            for each in known[-ATTEMPTS_SHOWN:]
+            summarize_attempt(self.home, attempt, EVENTS_READ_BYTES)
+            for attempt in known[-ATTEMPTS_SHOWN:]
         ]
-        own = views.RunView.model_validate(run).model_dump()
+        fields = views.RunView.model_validate(run).model_dump()
         folder = self.home / "runs" / run_id
-        own["folder_removed"] = describe_removal(folder, run.folder_removed) or None
+        fields["folder_removed"] = describe_removal(folder, run.folder_removed) or None
         return views.RunDetail(
-            **own,
+            **fields,
             attempts=[
-                views.AttemptView.model_validate({**each, "has_log": each["log"] is not None})
-                for each in shown
+                views.AttemptView.model_validate({**attempt, "has_log": attempt["log"] is not None})
+                for attempt in shown
             ],
             attempts_left_out=len(known) - len(shown),
         )
@@ -277,20 +285,20 @@ class Readings:
     def mismatches(self, agent: str) -> list[views.MismatchPoint]:
         """Comparisons of trainer and rollout in the agent's newest runs, oldest first."""
         self.check_agent(agent)
-        found: list[views.MismatchPoint] = []
+        points: list[views.MismatchPoint] = []
         for run in reversed(self.store.runs(agent, limit=RUNS_OF_MISMATCHES)):
             attempts = self.store.attempts(run.id)
-            found += run_files.read_mismatches(self.home, attempts, EVENTS_READ_BYTES)
-        return found
+            points += run_files.read_mismatches(self.home, attempts, EVENTS_READ_BYTES)
+        return points
 
     def models(self, agent: str) -> views.ModelsView:
         """Kept versions of the agent's model; sizes of their files are checked, not hashes."""
         self.check_agent(agent)
-        found = models.list_models(self.settings, agent, verify=False)
+        agent_models = models.list_models(self.settings, agent, verify=False)
         return views.ModelsView(
             agent=agent,
-            in_use=found.in_use,
-            versions=[_model(version, found.in_use) for version in found.versions],
+            in_use=agent_models.in_use,
+            versions=[_model(version, agent_models.in_use) for version in agent_models.versions],
         )
 
     # The service
@@ -368,8 +376,8 @@ class Readings:
 
     def audit(self, limit: int = 50) -> list[views.ChangeView]:
         """The newest changes by hand, newest first."""
-        found = self.store.overrides.audit(limit)
-        return [views.ChangeView.model_validate(each) for each in found]
+        changes = self.store.overrides.audit(limit)
+        return [views.ChangeView.model_validate(change) for change in changes]
 
 
 def _model(version: KeptVersion, in_use: str | None) -> views.ModelView:

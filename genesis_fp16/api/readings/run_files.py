@@ -101,10 +101,10 @@ def read_log_tail(home: Path, attempt: Attempt, most_bytes: int) -> views.LogTai
     except OSError as error:
         raise NoLogError(f"{what} cannot be read: {error.strerror}") from error
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise NoLogError(f"{what} is not a regular file, and is not read")
-        start = max(0, found.st_size - most_bytes)
+        start = max(0, status.st_size - most_bytes)
         content = os.pread(descriptor, most_bytes, start)
     finally:
         os.close(descriptor)
@@ -114,13 +114,16 @@ def read_log_tail(home: Path, attempt: Attempt, most_bytes: int) -> views.LogTai
         attempt=attempt.number,
         text=plain(text, longest=len(text) + 1),
         skipped_bytes=start,
-        size_bytes=found.st_size,
+        size_bytes=status.st_size,
     )
 
 
 def _thinned(stats: list[StepStats], most: int) -> list[StepStats]:
     """Merge neighbours until at most *most* are left."""
     while len(stats) > most:
-        merged = [one.merged_with(two) for one, two in zip(stats[::2], stats[1::2], strict=False)]
+        merged = [
+            first.merged_with(second)
+            for first, second in zip(stats[::2], stats[1::2], strict=False)
+        ]
         stats = merged + stats[2 * len(merged) :]
     return stats

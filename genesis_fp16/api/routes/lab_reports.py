@@ -26,8 +26,8 @@ router = APIRouter(tags=["lab"])
 @router.get("/reports")
 def list_reports(readings: ReadingsHere) -> list[views.LabReportView]:
     """The reports of the precision lab in the home, newest first."""
-    found = lab_reports.find(readings.home)
-    return [views.LabReportView.model_validate(each) for each in found]
+    reports = lab_reports.find(readings.home)
+    return [views.LabReportView.model_validate(report) for report in reports]
 
 
 @router.get(

@@ -82,32 +82,32 @@ class _Follower:
         """
         run = operator.find_run(self._readings.store, self._run_id)
         view = views.RunView.model_validate(run)
-        found: list[bytes] = []
+        messages: list[bytes] = []
         if run.state is not self._state:
             self._state = run.state
-            found.append(server_sent("state", view.model_dump_json()))
+            messages.append(server_sent("state", view.model_dump_json()))
         self.behind = False
         for attempt in self._readings.store.attempts(self._run_id):
             if attempt.number >= self._place.attempt and not self.behind:
-                found += self._read_attempt(attempt)
+                messages += self._read_attempt(attempt)
         if run.finished and not self.behind:
             self.ended = True
-            found.append(server_sent("end", view.model_dump_json()))
-        return found
+            messages.append(server_sent("end", view.model_dump_json()))
+        return messages
 
     def _read_attempt(self, attempt: Attempt) -> list[bytes]:
         offset = self._place.offset if attempt.number == self._place.attempt else 0
         tail = EventTail(events_path(self._readings.home, attempt), offset)
-        found = []
+        messages = []
         try:
             for event in tail.read(time.monotonic() + BITE_SECONDS):
                 place = event_id(attempt.number, tail.offset)
-                found.append(server_sent(event.kind, event.model_dump_json(), place))
+                messages.append(server_sent(event.kind, event.model_dump_json(), place))
         except OSError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                found.append(
+                messages.append(
                     server_sent("trouble", views.Trouble(detail=str(error)).model_dump_json())
                 )
         self._place, self.behind = Place(attempt.number, tail.offset), tail.behind
-        return found
+        return messages

@@ -99,7 +99,7 @@ class StateFeed:
         failed = False
         while self._listeners or time.monotonic() - self._left_at < LINGER_SECONDS:
             try:
-                found = await to_thread.run_sync(self._look)
+                changes = await to_thread.run_sync(self._look)
             except (SQLAlchemyError, StoreError) as error:
                 if not failed:
                     log.error("api_feed_failed", error=type(error).__name__, remedy="it tries on")
@@ -107,41 +107,43 @@ class StateFeed:
             else:
                 failed = False
                 if self._looked.is_set():
-                    self._tell(found)
+                    self._tell(changes)
                 self._looked.set()
             await asyncio.sleep(POLL_SECONDS)
 
-    def _tell(self, found: list[tuple[str, BaseModel]]) -> None:
-        for kind, view in found:
+    def _tell(self, changes: list[tuple[str, BaseModel]]) -> None:
+        for kind, view in changes:
             self._last += 1
             data = view.model_dump_json()
             event = server_sent(kind, data, f"{self._name}-{self._last}")
             self._kept.append((self._last, event))
-        if found:
+        if changes:
             self._news.set()
             self._news = asyncio.Event()
 
     def _look(self) -> list[tuple[str, BaseModel]]:
         """What has changed since the last look; at the first, everything."""
         store = self._readings.store
-        found: list[tuple[str, BaseModel]] = []
+        changes: list[tuple[str, BaseModel]] = []
         runs = {run.id: run for run in store.unfinished_runs.read()}
         for run_id in {**self._runs, **runs}:
             run = runs.get(run_id) or store.run(run_id)
             if run is not None and _shown(run) != _shown(self._runs.get(run_id)):
-                found.append(("run", views.RunView.model_validate(run)))
+                changes.append(("run", views.RunView.model_validate(run)))
         self._runs = runs
         self._guard_entry, decisions = store.guard.since(self._guard_entry)
-        found += [("guard", views.GuardDecision.model_validate(decision)) for decision in decisions]
+        changes += [
+            ("guard", views.GuardDecision.model_validate(decision)) for decision in decisions
+        ]
         audit = store.overrides.audit(_AUDIT_READ)
         new = [change for change in audit if change not in self._audit]
-        found += [("change", views.ChangeView.model_validate(each)) for each in reversed(new)]
+        changes += [("change", views.ChangeView.model_validate(change)) for change in reversed(new)]
         self._audit = audit
         health = self._readings.health().model_copy(update={"queued": 0, "active": 0})
         if health != self._daemon:
-            found.append(("daemon", self._readings.health()))
+            changes.append(("daemon", self._readings.health()))
         self._daemon = health
-        return found
+        return changes
 
 
 async def _happens(event: asyncio.Event) -> bool:

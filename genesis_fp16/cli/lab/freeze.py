@@ -75,13 +75,13 @@ def freeze(
             )
             run_in_worker(settings, agent or "policy", request)
         else:
-            own = {"max_new_tokens": max_new_tokens, "updates": updates}
+            of_base_model = {"max_new_tokens": max_new_tokens, "updates": updates}
             _freeze_base_model(
                 folder,
                 base_model,
                 resolved_device(settings.device),
                 seed,
-                {**size, **own, "learning_rate": learning_rate},
+                {**size, **of_base_model, "learning_rate": learning_rate},
             )
     print_line(f"frozen in {folder}")
 

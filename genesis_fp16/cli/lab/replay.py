@@ -41,8 +41,8 @@ def replay(
                 folder, experiment, preset, output, progress
             ),
         )
-        found = [read_object(output / "replay" / f"{each.name}.json") for each in presets]
-    _print_results(found)
+        results = [read_object(output / "replay" / f"{chosen.name}.json") for chosen in presets]
+    _print_results(results)
     print_line(f"written to {output / 'replay'}")
 
 

@@ -139,17 +139,17 @@ class KubernetesApi:
         is_late: bool,
     ) -> Answer:
         try:
-            found = json.loads(content) if content else {}
+            body = json.loads(content) if content else {}
         except ValueError:
-            found = None
+            body = None
         is_success = 200 <= response.status < 300
-        if is_success and isinstance(found, dict):
+        if is_success and isinstance(body, dict):
             warnings = tuple(response.headers.get_all("Warning") or ())
-            return Answer(body=found, date=response.headers.get("Date") or "", warnings=warnings)
+            return Answer(body=body, date=response.headers.get("Date") or "", warnings=warnings)
         if is_success:
             cause = "the answer was cut off" if is_late else "its answer is not a JSON object"
             raise self._unreachable(ValueError(cause), is_late=is_late)
-        message = found.get("message") if isinstance(found, dict) else None
+        message = body.get("message") if isinstance(body, dict) else None
         raise self._refused(method, path, response, str(message or response.reason))
 
     def _unreachable(self, error: Exception, *, is_late: bool) -> ApiError:

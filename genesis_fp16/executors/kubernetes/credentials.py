@@ -153,12 +153,12 @@ def _from_kubeconfig(path: Path, context: str | None) -> Credentials:
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)  # every JSON document is a YAML document
+        config = json.loads(text)  # every JSON document is a YAML document
     except ValueError:
-        found = _parse_yaml(path, text)
-    if not isinstance(found, dict):
+        config = _parse_yaml(path, text)
+    if not isinstance(config, dict):
         raise ValueError("it is not a mapping")
-    return found
+    return config
 
 
 def _parse_yaml(path: Path, text: str) -> object:
@@ -177,9 +177,9 @@ def _parse_yaml(path: Path, text: str) -> object:
 
 
 def _named(config: dict[str, Any], group: str, kind: str, name: str) -> dict[str, Any]:
-    for each in config.get(group) or []:
-        if each["name"] == name:
-            return each[kind] or {}
+    for entry in config.get(group) or []:
+        if entry["name"] == name:
+            return entry[kind] or {}
     raise ValueError(f"it has no {kind} named {name}")
 
 

@@ -81,26 +81,29 @@ class KubernetesEngine:
             self._forget_credentials(error)
             raise
         try:
-            found = api.post(self._jobs(api), manifest).body
+            created = api.post(self._jobs(api), manifest).body
         except ApiError as error:
             self._forget_credentials(error)
             if error.status != 409:
                 raise
-            found = api.get(f"{self._jobs(api)}/{job.name}").body  # a 404 now: it ended just then
-        return _uid(found)
+            created = api.get(f"{self._jobs(api)}/{job.name}").body  # a 404 now: it ended just then
+        return _uid(created)
 
     def statuses(self, jobs: Sequence[JobRef]) -> Mapping[str, JobStatus]:
         """Status of each of *jobs*, from one list of Jobs and one of pods."""
         try:
             api = self._connect()
-            found = {each["metadata"]["name"]: each for each in self._list(api, self._jobs(api))}
+            manifests = {
+                manifest["metadata"]["name"]: manifest
+                for manifest in self._list(api, self._jobs(api))
+            }
             pods = defaultdict(list)
             for pod in self._list(api, self._pods(api)):
                 pods[pod["metadata"].get("labels", {}).get(JOB_LABEL)].append(pod)
             if self._home is not None:
                 with suppress(EngineError):  # another daemon's Lease forbids submissions alone
                     self._lease_of(api).renew()
-            return {job.name: self._status(api, job, found, pods[job.name]) for job in jobs}
+            return {job.name: self._status(api, job, manifests, pods[job.name]) for job in jobs}
         except EngineError as error:
             self._forget_credentials(error)
             return _all_unknown(jobs, str(error))
@@ -192,13 +195,13 @@ class KubernetesEngine:
         self,
         api: KubernetesApi,
         job: JobRef,
-        found: Mapping[str, Any],
+        manifests: Mapping[str, Any],
         pods: Sequence[Mapping[str, Any]],
     ) -> JobStatus:
-        known = found.get(job.name)
+        known = manifests.get(job.name)
         if known is None or (job.id and _uid(known) != job.id):
-            own = [pod for pod in pods if not job.id or _owner(pod) == job.id]
-            if any(pod.get("status", {}).get("phase") == "Running" for pod in own):
+            owned = [pod for pod in pods if not job.id or _owner(pod) == job.id]
+            if any(pod.get("status", {}).get("phase") == "Running" for pod in owned):
                 return JobStatus(state=JobState.RUNNING)  # its Job was deleted, it is ending
             return JobStatus(state=JobState.NOT_FOUND)
         status = job_status(known, [pod for pod in pods if _owner(pod) == _uid(known)])
@@ -216,7 +219,7 @@ class KubernetesEngine:
             return ""  # it explains, no more
         if not events:
             return ""
-        latest = max(events, key=lambda each: str(each.get("lastTimestamp") or ""))
+        latest = max(events, key=lambda event: str(event.get("lastTimestamp") or ""))
         return ": ".join(str(latest[key]) for key in ("reason", "message") if latest.get(key))
 
     def _delete(self, api: KubernetesApi, job: JobRef, propagation: str) -> None:
@@ -231,9 +234,9 @@ class KubernetesEngine:
                 raise
 
 
-def _uid(found: Mapping[str, Any]) -> str:
+def _uid(manifest: Mapping[str, Any]) -> str:
     try:
-        return str(found["metadata"]["uid"])
+        return str(manifest["metadata"]["uid"])
     except (KeyError, TypeError) as error:
         raise EngineError(
             f"the Kubernetes API server sent a Job without a uid: {error!r}; see whether a proxy "

@@ -73,7 +73,9 @@ def _why_pending(pod: Object) -> str:
     """``ImagePullBackOff``, ``Unschedulable`` and the like, with Kubernetes' own explanation."""
     status = pod.get("status", {})
     lists = (status.get(key) or [] for key in ("initContainerStatuses", "containerStatuses"))
-    waiting = [each.get("state", {}).get("waiting") or {} for group in lists for each in group]
+    waiting = [
+        container.get("state", {}).get("waiting") or {} for group in lists for container in group
+    ]
     for state in waiting:
         if state.get("reason") not in (None, *_IN_PROGRESS):
             return _text(state)
@@ -90,16 +92,16 @@ def _why_ended(pod: Object) -> str:
     status = pod.get("status", {})
     if status.get("reason"):  # Evicted, DeadlineExceeded, Preempting
         return _text(status)
-    for each in status.get("containerStatuses") or []:
-        if ended := each.get("state", {}).get("terminated"):
+    for container in status.get("containerStatuses") or []:
+        if ended := container.get("state", {}).get("terminated"):
             return f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}"
     return ""
 
 
 def _condition(job: Object, kind: str) -> Object | None:
-    for each in job.get("status", {}).get("conditions") or []:
-        if each.get("type") == kind and each.get("status") == "True":
-            return dict(each)
+    for condition in job.get("status", {}).get("conditions") or []:
+        if condition.get("type") == kind and condition.get("status") == "True":
+            return dict(condition)
     return None
 
 

@@ -81,9 +81,9 @@ class AttemptFiles:
     def applied(self, start: str) -> int:
         """Number of updates of *start* that are recorded as applied."""
         with suppress(OSError, ValueError):
-            found = read_model(self._folder / STORED_FILE, Applied, limit=LONGEST_FILE)
-            if found.start == start:
-                return found.updates
+            applied = read_model(self._folder / STORED_FILE, Applied, limit=LONGEST_FILE)
+            if applied.start == start:
+                return applied.updates
         return 0
 
     def record(self, start: str, updates: int) -> None:
@@ -103,9 +103,9 @@ class AttemptFiles:
         with self._lock:
             if self._frozen or self.is_fenced_off():
                 return False
-            for each in update.appended:
-                with self._refusing(each.path):
-                    self._append(each)
+            for file in update.appended:
+                with self._refusing(file.path):
+                    self._append(file)
             if update.beat:
                 (self._folder / HEARTBEAT_FILE).touch()
         return True
@@ -140,10 +140,10 @@ class AttemptFiles:
             return
         ready: list[tuple[Path, Path, int]] = []
         try:
-            for each in update.written:
-                target = self._target(each.path)
+            for file in update.written:
+                target = self._target(file.path)
                 if target is not None:
-                    ready.append((self._temporary(each, target, fetch), target, each.modified_ns))
+                    ready.append((self._temporary(file, target, fetch), target, file.modified_ns))
             with self._locked(update), self._lock:
                 if self._frozen or self.is_fenced_off():
                     return
@@ -200,7 +200,7 @@ class AttemptFiles:
 
     def _locked(self, update: Update) -> AbstractContextManager[object]:
         """The lock of the agent's models, which an operator's rollback takes as well."""
-        paths = [*(each.path for each in update.written), *update.removed]
+        paths = [*(file.path for file in update.written), *update.removed]
         if not any((self.home / path).is_relative_to(self.agent_folder) for path in paths):
             return nullcontext()
         self.agent_folder.mkdir(parents=True, exist_ok=True)

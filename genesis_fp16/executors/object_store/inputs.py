@@ -39,8 +39,8 @@ def _all(spec: RunSpec, home: Path) -> Iterator[Path]:
     texts = list(_texts(spec.settings))
     if spec.definition is not None:
         yield spec.definition
-        found = _QUOTED.findall(spec.definition.read_text(errors="replace"))
-        texts += [one or other for one, other in found]
+        quoted = _QUOTED.findall(spec.definition.read_text(errors="replace"))
+        texts += [double_quoted or single_quoted for double_quoted, single_quoted in quoted]
     for text in texts:
         named = home / text if len(text) <= _LONGEST_PATH and "\0" not in text else home
         if named != home and named.is_relative_to(home) and ".." not in named.parts:
@@ -56,10 +56,10 @@ def files_in(folder: Path, *, leave_out: re.Pattern[str] | None = None) -> Itera
         is_top = Path(place) == folder
         for group in (folders, names):
             group[:] = [
-                each
-                for each in sorted(group)
-                if not TEMPORARY.fullmatch(each)
-                and not (is_top and leave_out is not None and leave_out.fullmatch(each))
+                name
+                for name in sorted(group)
+                if not TEMPORARY.fullmatch(name)
+                and not (is_top and leave_out is not None and leave_out.fullmatch(name))
             ]
         for name in names:
             path = Path(place, name)
@@ -71,8 +71,8 @@ def _texts(value: JsonValue) -> Iterator[str]:
     if isinstance(value, str) and value:
         yield value
     elif isinstance(value, dict):
-        for each in value.values():
-            yield from _texts(each)
+        for nested in value.values():
+            yield from _texts(nested)
     elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
+        for nested in value:
+            yield from _texts(nested)

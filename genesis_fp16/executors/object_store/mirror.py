@@ -156,7 +156,7 @@ class AttemptMirror:
         began = time.monotonic()
         if not self.ready:
             is_over = [self._closed.is_set, self._over.is_set, self._home.is_fenced_off]
-            if not self._inputs.send(lambda: any(each() for each in is_over)):
+            if not self._inputs.send(lambda: any(ended() for ended in is_over)):
                 return
             self.ready = True
             self._on_ready()
@@ -191,8 +191,8 @@ class AttemptMirror:
         chosen = self._store.read(f"{self._job}/{CHOSEN}")
         if chosen is None:
             starts = self._store.names(f"{self._job}/{STARTS}")
-            names = [each.rpartition("/")[2] for each in starts]
-            names = [each for each in names if START_NAME.fullmatch(each)]
+            names = [start.rpartition("/")[2] for start in starts]
+            names = [name for name in names if START_NAME.fullmatch(name)]
             if not names:
                 return
             chosen = names[0].encode()
@@ -207,10 +207,10 @@ class AttemptMirror:
     def _read_update(self) -> bool:
         """Read and apply the next update; False if there is none."""
         name = update_name(self._start, self._next_update)
-        found = self._store.read(f"{self._job}/{name}")
-        if found is None:
+        content = self._store.read(f"{self._job}/{name}")
+        if content is None:
             return False
-        update = self._parsed(Update, name, found)
+        update = self._parsed(Update, name, content)
         if self._closed.is_set() or not self._home.add(update):
             return False
         self._unapplied += 1
@@ -246,7 +246,7 @@ class AttemptMirror:
                     return
                 self._applied, self._unapplied = number, self._unapplied - 1
                 self._consumed.append(update_name(self._start, number - 1))
-                self._consumed += [each.object for each in update.written if each.object]
+                self._consumed += [file.object for file in update.written if file.object]
             if self._consumed and time.monotonic() >= record_at:
                 if not self._retried(self._record):
                     return
@@ -274,7 +274,7 @@ class AttemptMirror:
     def _record(self) -> None:
         """Record how far updates are applied; then delete what is needed no more."""
         self._home.record(self._start, self._applied)
-        self._store.delete(f"{self._job}/{each}" for each in self._consumed)
+        self._store.delete(f"{self._job}/{name}" for name in self._consumed)
         self._consumed = []
 
     def _note(self, thread: str, error: OSError | None) -> None:

@@ -72,7 +72,7 @@ class Mirrors:
         self, job: str, folder: Path, incarnation: str, *, on_ready: Callable[[], None]
     ) -> AttemptMirror:
         """A new `AttemptMirror` with these arguments."""
-        self._mirrors = [each for each in self._mirrors if not each.is_closed]
+        self._mirrors = [mirror for mirror in self._mirrors if not mirror.is_closed]
         mirror = AttemptMirror(self.store, job, folder, incarnation, on_ready)
         self._mirrors.append(mirror)
         return mirror
@@ -111,7 +111,7 @@ class Mirrors:
         stored = {name.partition("/")[0] for name in self.store.names()}  # before the home is read
         if not stored:
             return
-        runs = [f"-{each.name.lower()}-" for each in (self._home / "runs").iterdir()]
+        runs = [f"-{folder.name.lower()}-" for folder in (self._home / "runs").iterdir()]
         for job in stored:
             if not any(run in job for run in runs):
                 yield job
@@ -126,14 +126,14 @@ def _home_id(home: Path) -> str:
     path = home / HOME_FILE
     try:
         with open_regular(path) as file:
-            found = file.read(_LONGEST_ID).decode(errors="replace").strip()
+            home_id = file.read(_LONGEST_ID).decode(errors="replace").strip()
     except FileNotFoundError:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HomeIdError(path, error) from error
     else:
-        if _HOME_ID.fullmatch(found):
-            return found
+        if _HOME_ID.fullmatch(home_id):
+            return home_id
         consequence = "jobs that still run are lost, and their objects stay in the store"
         log.warning("store_id_replaced", path=str(path), consequence=consequence)
     made = secrets.token_hex(8)

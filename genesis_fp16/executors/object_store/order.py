@@ -62,10 +62,10 @@ class OrderUpload:
         for number, path in enumerate(input_files(spec, self._home.home)):
             if is_over():
                 return False
-            found = self._put(path, number, LONGEST_INLINE if inline < MOST_INLINE else 0)
-            if found is not None:
-                files.append(found)
-                inline += len(found.content)
+            sent = self._put(path, number, LONGEST_INLINE if inline < MOST_INLINE else 0)
+            if sent is not None:
+                files.append(sent)
+                inline += len(sent.content)
         stored = StoredOrder(
             home=str(self._home.home),
             spec=spec.model_dump_json(),
@@ -82,20 +82,20 @@ class OrderUpload:
         What an earlier try has put there is not put again.
         """
         try:
-            found = path.stat()
+            status = path.stat()
             where = str(path.relative_to(self._home.home))
             where.encode()
         except (FileNotFoundError, UnicodeEncodeError) as error:
             log.warning("file_not_stored", job=self._job, file=repr(str(path)), error=str(error))
             return None
-        modified_ns = stored_time(found.st_mtime_ns)
-        if found.st_size <= longest_inline:
+        modified_ns = stored_time(status.st_mtime_ns)
+        if status.st_size <= longest_inline:
             content = path.read_bytes()
             return StoredFile(
                 path=where, content=content, size=len(content), modified_ns=modified_ns
             )
         name = f"inputs/{number}-{modified_ns}"  # never of another content
-        file = StoredFile(path=where, object=name, size=found.st_size, modified_ns=modified_ns)
+        file = StoredFile(path=where, object=name, size=status.st_size, modified_ns=modified_ns)
         if self._uploaded.get(path) != file:
             self._store.upload(path, f"{self._job}/{name}")
             self._uploaded[path] = file

@@ -72,19 +72,19 @@ class RayEngine:
         Not with one for all: Ray's list contains every job since the start of the cluster. A job
         that Ray gave up because no machine was free for 15 minutes is submitted again.
         """
-        found: dict[str, JobStatus] = {}
+        statuses: dict[str, JobStatus] = {}
         silent = JobStatus(state=JobState.UNKNOWN)
         try:
             with self._connect() as ray:
                 machines = cache(lambda: machines_of(ray))  # asked for once, if a job waits
                 for job in jobs:
                     try:
-                        found[job.name] = self._status_of(ray, job.name, machines)
+                        statuses[job.name] = self._status_of(ray, job.name, machines)
                     except RefusedError as error:
-                        found[job.name] = JobStatus(state=JobState.UNKNOWN, reason=str(error))
+                        statuses[job.name] = JobStatus(state=JobState.UNKNOWN, reason=str(error))
         except EngineError as error:
             silent = JobStatus(state=JobState.UNKNOWN, reason=str(error))
-        return {job.name: found.get(job.name, silent) for job in jobs}
+        return {job.name: statuses.get(job.name, silent) for job in jobs}
 
     def _status_of(self, ray: Connection, name: str, machines: _Machines) -> JobStatus:
         job = _job_of(ray, name)
@@ -127,10 +127,10 @@ class RayEngine:
         """
         self._dropped.pop(job.name, None)
         with self._connect() as ray:
-            found = _job_of(ray, job.name)
-            if found is None:
+            known = _job_of(ray, job.name)
+            if known is None:
                 return
-            if found.status == "PENDING" or found.error_type == START_TIMEOUT:
+            if known.status == "PENDING" or known.error_type == START_TIMEOUT:
                 self._killed.add(job.name)
             ray.ask("POST", f"/api/jobs/{job.name}/stop")
 

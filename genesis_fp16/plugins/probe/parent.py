@@ -216,9 +216,9 @@ def probe_agent(
     Raises:
         ProbesClosedError: *processes* was closed.
     """
-    own = settings.for_agent(plugin.name).settings
+    agent_settings = settings.for_agent(plugin.name).settings
     request = ProbeRequest(
-        root=agent.point.root, definition=agent.point.definition, settings=own
+        root=agent.point.root, definition=agent.point.definition, settings=agent_settings
     ).model_dump_json()
     arguments = [plugin.entry_point, "--name", plugin.name]
     failed = replace(plugin, state="quarantined", answered=False)

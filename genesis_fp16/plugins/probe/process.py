@@ -63,7 +63,7 @@ class Ended:
             return f"did not load within {deadline_seconds:g} s{hung}: {remedy}"
         at = f" at {place}" if place else ""
         if self.status is not None and self.status < 0:
-            known = {each.value: each.name for each in signal.Signals}
+            known = {number.value: number.name for number in signal.Signals}
             killer = known.get(-self.status, f"signal {-self.status}")
             return f"crashed while loading{at}: killed by {killer}"
         return f"ended its process with status {self.status} while loading{at}"
@@ -146,7 +146,7 @@ def _place(output: str, module: str) -> str:
         if _PROBE_MODULE not in (file for file, *_ in frames):  # a thread of the plugin
             continue
         frames = [frame for frame in frames if not frame[0].startswith("<")]
-        own = [frame for frame in frames if module in Path(frame[0]).with_suffix("").parts]
-        file, line, function = (own or frames)[0]
+        of_module = [frame for frame in frames if module in Path(frame[0]).with_suffix("").parts]
+        file, line, function = (of_module or frames)[0]
         return f"{Path(file).name}:{line} in {function}"
     return ""

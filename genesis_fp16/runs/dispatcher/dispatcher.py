@@ -171,7 +171,9 @@ class Dispatcher:
 
     def _adopt(self, run: Run, now: float) -> None:
         """Follow a *run* that another daemon has begun."""
-        open_ones = [each for each in self._store.attempts(run.id) if each.finished_at is None]
+        open_ones = [
+            attempt for attempt in self._store.attempts(run.id) if attempt.finished_at is None
+        ]
         if not open_ones:
             self._states.fail(
                 run, "its attempt cannot be read, see row_unreadable in the daemon's log"

@@ -25,7 +25,7 @@ def read_in_shares(
     Yields:
         Each attempt whose turn came, the one that waited longest first.
     """
-    waiting = deque(sorted(attempts, key=lambda each: each.read_at))
+    waiting = deque(sorted(attempts, key=lambda attempt: attempt.read_at))
     end = clock() + READ_SECONDS
     while waiting and (began := clock()) < end:
         active = waiting.popleft()

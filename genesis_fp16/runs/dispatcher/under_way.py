@@ -43,5 +43,6 @@ class UnderWay:
     def alive(self) -> int:
         """Attempts whose workers have neither ended nor been given up."""
         return sum(
-            not (each.daemon_error or each.exit_status or each.handle is None) for each in self
+            not (attempt.daemon_error or attempt.exit_status or attempt.handle is None)
+            for attempt in self
         )

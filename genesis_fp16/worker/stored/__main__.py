@@ -30,11 +30,11 @@ def main() -> None:
         ObjectStore(sys.argv[2]).write(sys.argv[3], report)
         return
     store, job = ObjectStore(sys.argv[1]), sys.argv[2]
-    found = retried(lambda: store.read(f"{job}/{ORDER}"))
-    if found is None:
+    content = retried(lambda: store.read(f"{job}/{ORDER}"))
+    if content is None:
         say("another attempt has taken this run: nothing is started")
         return
-    order, start = StoredOrder.model_validate_json(found), secrets.token_hex(8)
+    order, start = StoredOrder.model_validate_json(content), secrets.token_hex(8)
     if not is_chosen(store, job, start, order):
         return
     scratch = Path(tempfile.mkdtemp(prefix="genesis-")).resolve()

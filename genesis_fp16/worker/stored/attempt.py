@@ -179,10 +179,10 @@ class StoredAttempt:
 
     def _receive_commands(self) -> None:
         while True:
-            found = self._store.read(f"{self._job}/{command_name(self._commands)}")
-            if found is None:
+            content = self._store.read(f"{self._job}/{command_name(self._commands)}")
+            if content is None:
                 return
-            self._add_commands(found)
+            self._add_commands(content)
             self._commands += 1
 
     def _look_for_order(self) -> None:
@@ -213,7 +213,7 @@ class StoredAttempt:
 
     def _next_update(self) -> Update | None:
         last, self._beat = self._beat, self._last_beat()
-        appended = [each for path in self._folders.growing() if (each := self._gained(path))]
+        appended = [gained for path in self._folders.growing() if (gained := self._gained(path))]
         with self._lock:
             batch = self._take_batch()
             self._events.look()
@@ -325,9 +325,9 @@ def moved(order: StoredOrder, scratch: Path) -> RunSpec:
 
     def move(value: object) -> object:
         if isinstance(value, dict):
-            return {key: move(each) for key, each in value.items()}
+            return {key: move(nested) for key, nested in value.items()}
         if isinstance(value, list):
-            return [move(each) for each in value]
+            return [move(nested) for nested in value]
         if isinstance(value, str) and Path(value).is_relative_to(order.home):
             return str(scratch / Path(value).relative_to(order.home))
         return value

@@ -32,8 +32,8 @@ class Folders:
             spec.run_folder,
             spec.attempt_folder,
         )
-        own = (*NOT_FROM_JOBS, HEARTBEAT_FILE, RESULT_FILE, spec.events_path.name)
-        self._left_out = {self._attempt / name for name in own} | {self._run / FENCE_FILE}
+        written_here = (*NOT_FROM_JOBS, HEARTBEAT_FILE, RESULT_FILE, spec.events_path.name)
+        self._left_out = {self._attempt / name for name in written_here} | {self._run / FENCE_FILE}
 
     def growing(self) -> list[Path]:
         """Logs of the attempt, and segments of the replay buffer."""
@@ -43,11 +43,11 @@ class Folders:
         """All other regular files, but for the launcher's own."""
         for path in self._files():
             try:
-                found = path.lstat()
+                status = path.lstat()
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            if stat.S_ISREG(found.st_mode) and not self._grows(path):
-                yield path, mark_of(found)
+            if stat.S_ISREG(status.st_mode) and not self._grows(path):
+                yield path, mark_of(status)
 
     def _grows(self, path: Path) -> bool:
         if path.parent == self._attempt:
@@ -58,8 +58,8 @@ class Folders:
         for folder in (self._agent, self._run, self._attempt):
             for place, folders, names in os.walk(folder):
                 if folder == self._run and place == str(folder):
-                    folders[:] = [each for each in folders if each != "attempts"]
-                folders[:] = [each for each in folders if not _NOT_WHOLE.fullmatch(each)]
+                    folders[:] = [name for name in folders if name != "attempts"]
+                folders[:] = [name for name in folders if not _NOT_WHOLE.fullmatch(name)]
                 for name in names:
                     path = Path(place, name)
                     is_ours = path not in self._left_out and not _NOT_WHOLE.fullmatch(name)
@@ -76,9 +76,9 @@ def _is_text(path: Path) -> bool:
     return True
 
 
-def mark_of(found: os.stat_result) -> _Mark:
+def mark_of(status: os.stat_result) -> _Mark:
     """What differs once a file has changed."""
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class ChangedFiles:

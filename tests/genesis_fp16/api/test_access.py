@@ -20,13 +20,13 @@ def endpoints(api) -> list[tuple[str, str]]:
     """Method and path of every endpoint of the document, with values for its parameters."""
     values = {"name": "se-darwin", "run_id": "20260101T000000-00000000", "number": "1"}
     document = api.get("/openapi.json")
-    found = [
+    endpoints_of_api = [
         (method.upper(), re.sub(r"{(\w+)}", lambda match: values[match[1]], path))
         for path, methods in document["paths"].items()
         for method in methods
     ]
-    assert len(found) > 15
-    return [*found, ("GET", "/openapi.json"), ("POST", "/sign-out"), ("GET", "/")]
+    assert len(endpoints_of_api) > 15
+    return [*endpoints_of_api, ("GET", "/openapi.json"), ("POST", "/sign-out"), ("GET", "/")]
 
 
 def test_only_its_owner_may_open_the_socket(api) -> None:
@@ -73,8 +73,8 @@ def test_no_endpoint_answers_another_host_or_origin(api, endpoints, tcp: bool) -
 def test_the_token_opens_tcp(api) -> None:
     answer = api.ask("GET", "/api/health", tcp=True, headers=BEARER)
     assert answer.status == 200
-    own = {"Origin": f"http://127.0.0.1:{api.port}"}
-    assert api.ask("GET", "/api/health", tcp=True, headers=BEARER | own).status == 200
+    origin = {"Origin": f"http://127.0.0.1:{api.port}"}
+    assert api.ask("GET", "/api/health", tcp=True, headers=BEARER | origin).status == 200
 
 
 def test_a_browser_signs_in_and_out(api) -> None:
@@ -86,22 +86,22 @@ def test_a_browser_signs_in_and_out(api) -> None:
     cookie = answer.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
     assert TOKEN not in cookie
-    own = {"Cookie": cookie.partition(";")[0]}
-    assert api.ask("GET", "/api/health", tcp=True, headers=own).status == 200
+    session = {"Cookie": cookie.partition(";")[0]}
+    assert api.ask("GET", "/api/health", tcp=True, headers=session).status == 200
     change = {"reason": "a click on another site", "precision": "fp32"}
-    refused = api.ask("POST", "/api/precision/set", change, tcp=True, headers=own)
+    refused = api.ask("POST", "/api/precision/set", change, tcp=True, headers=session)
     assert refused.status == 403, "a change needs the session's own proof"
-    wrong = own | {"X-CSRF-Token": "x" * 43}
+    wrong = session | {"X-CSRF-Token": "x" * 43}
     assert api.ask("POST", "/api/precision/set", change, tcp=True, headers=wrong).status == 403
-    assert post("/sign-out", {}, **own).status == 403
+    assert post("/sign-out", {}, **session).status == 403
     assert api.store.overrides.in_force() == []
-    caller = api.ask("GET", "/api/caller", tcp=True, headers=own).json()
-    proof = own | {"X-CSRF-Token": caller["csrf"]}
+    caller = api.ask("GET", "/api/caller", tcp=True, headers=session).json()
+    proof = session | {"X-CSRF-Token": caller["csrf"]}
     assert api.ask("POST", "/api/precision/set", change, tcp=True, headers=proof).status == 200
     assert api.store.overrides.clear(None, actor="me", reason="done")
-    assert [each.actor for each in api.store.overrides.audit(2)] == ["me", "page:token"]
-    assert post("/sign-out", {"csrf": caller["csrf"]}, **own).headers["location"] == "/sign-in"
-    assert api.ask("GET", "/api/health", tcp=True, headers=own).status == 401
+    assert [change.actor for change in api.store.overrides.audit(2)] == ["me", "page:token"]
+    assert post("/sign-out", {"csrf": caller["csrf"]}, **session).headers["location"] == "/sign-in"
+    assert api.ask("GET", "/api/health", tcp=True, headers=session).status == 401
 
 
 def test_bodies_are_bounded_and_typed(api) -> None:
@@ -137,7 +137,7 @@ def test_nobody_can_try_tokens_in_urls(serve_api) -> None:
     api = serve_api()
     assert api.ask("GET", f"/?x={TOKEN}", tcp=True).status == 400
     guesses = [f"/?x=a-wrong-token-{number:016}" for number in range(5)]
-    assert [api.ask("GET", each, tcp=True).status for each in guesses] == [401] * 5
+    assert [api.ask("GET", guess, tcp=True).status for guess in guesses] == [401] * 5
     assert api.ask("GET", f"/?x={TOKEN}", tcp=True).status == 401
     assert api.ask("GET", "/api/health", tcp=True, headers=BEARER).status == 200
     assert api.ask("GET", f"/api/health?x={TOKEN}", tcp=True, headers=BEARER).status == 400

@@ -114,8 +114,11 @@ def test_back_to_an_earlier_model(api) -> None:
         )
         keep_version(folder, version, keep=5)
         replaced = name
-    found = api.get("/api/agents/se-darwin/models")
-    assert (found["in_use"], [each["id"] for each in found["versions"]]) == ("v2", ["v2", "v1"])
+    models = api.get("/api/agents/se-darwin/models")
+    assert (models["in_use"], [version["id"] for version in models["versions"]]) == (
+        "v2",
+        ["v2", "v1"],
+    )
     path = "/api/agents/se-darwin/models/rollback"
     assert api.ask("POST", path, REASON).json()["in_use"] == "v1"
     assert (folder / "published" / "model.bin").read_text() == "v1"

@@ -47,13 +47,13 @@ class Stream:
 
     def take(self, count: int, kind: str) -> list[Event]:
         """The next *count* events of this kind."""
-        found: list[Event] = []
+        events: list[Event] = []
         for event in self:
             if event.kind == kind:
-                found.append(event)
-                if len(found) == count:
-                    return found
-        raise AssertionError(f"the stream ended after {found}")
+                events.append(event)
+                if len(events) == count:
+                    return events
+        raise AssertionError(f"the stream ended after {events}")
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_run_from_its_backlog_to_its_end(api, stream) -> None:
             first = events.take(3, "step_stats")
             write(stats(4))
             live = events.take(1, "step_stats")
-        assert [each.data["step"] for each in first + live] == [1, 2, 3, 4]
+        assert [event.data["step"] for event in first + live] == [1, 2, 3, 4]
         write(stats(5))
     api.store.move(attempt.run_id, RunState.QUEUED)
     second, write = begin(api, "two", attempt.run_id)
@@ -105,11 +105,11 @@ def test_a_run_from_its_backlog_to_its_end(api, stream) -> None:
     api.store.move(second.run_id, RunState.SUCCEEDED)
     with stream(path, **{"Last-Event-ID": live[0].id}) as events:
         rest = list(events)
-    assert [each.data["step"] for each in rest if each.kind == "step_stats"] == [5, 6]
+    assert [event.data["step"] for event in rest if event.kind == "step_stats"] == [5, 6]
     assert (rest[-1].kind, rest[-1].data["state"]) == ("end", "succeeded")
     curve = api.get(f"/api/runs/{attempt.run_id}/curve")
     with stream(f"{path}?after={curve['last_event_id']}") as events:
-        assert [each.kind for each in events] == ["state", "end"], "a curve ends where it goes on"
+        assert [event.kind for event in events] == ["state", "end"], "a curve ends where it goes on"
 
 
 def test_changes_of_states_live_and_after_a_break(api, stream) -> None:
@@ -123,7 +123,7 @@ def test_changes_of_states_live_and_after_a_break(api, stream) -> None:
         [ended] = events.take(1, "run")
         assert (ended.data["id"], ended.data["state"]) == (run.id, "cancelled")
     with stream(f"/api/events?after={hello.id}") as events:
-        assert [each.data["state"] for each in events.take(2, "run")] == ["queued", "cancelled"]
+        assert [event.data["state"] for event in events.take(2, "run")] == ["queued", "cancelled"]
     change = {"agent": "policy", "reason": "why", "precision": "fp32"}
     with stream("/api/events") as events:
         events.take(1, "hello")

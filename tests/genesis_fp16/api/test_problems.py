@@ -32,7 +32,7 @@ def test_an_answer_to_an_error_of_ours_is_protected_as_others_are(
     assert headers[b"cache-control"] == b"no-store"
     assert b"ZeroDivisionError" in body
     assert b"secret" not in body
-    assert [each["event"] for each in logs] == ["api_request_failed"]
+    assert [entry["event"] for entry in logs] == ["api_request_failed"]
 
 
 async def _get(app: Any, path: str, accept: bytes) -> tuple[int, dict[bytes, bytes], bytes]:
@@ -54,5 +54,5 @@ async def _get(app: Any, path: str, accept: bytes) -> tuple[int, dict[bytes, byt
         sent.append(message)
 
     await app(scope, receive, send)
-    body = b"".join(each.get("body", b"") for each in sent)
+    body = b"".join(message.get("body", b"") for message in sent)
     return sent[0]["status"], dict(sent[0]["headers"]), body

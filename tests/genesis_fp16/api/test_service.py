@@ -46,13 +46,13 @@ def trained(api) -> str:
 
 
 def test_health_names_the_daemon(api) -> None:
-    found = api.get("/api/health")
-    assert (found["ready"], found["device"], found["trouble"]) == (True, "cpu", "")
-    assert found["pid"]
+    health = api.get("/api/health")
+    assert (health["ready"], health["device"], health["trouble"]) == (True, "cpu", "")
+    assert health["pid"]
 
 
 def test_an_agent_shows_its_precision_and_its_last_run(api, trained: str) -> None:
-    shown = {each["name"]: each for each in api.get("/api/agents")}
+    shown = {agent["name"]: agent for agent in api.get("/api/agents")}
     agent = shown["se-darwin"]
     assert agent == api.get("/api/agents/se-darwin")
     assert agent["last_run"]["id"] == trained
@@ -66,12 +66,14 @@ def test_the_demands_of_a_precision(api) -> None:
     api.store.overrides.set(
         Override(agent="policy", precision="fp32", reason="why", actor="me", created_at=time.time())
     )
-    found = api.get("/api/agents/policy/precision")
-    assert (found["effective"], found["reason"]) == ("fp32", "operator")
-    demands = [(each["reason"], each["precision"], each["decides"]) for each in found["demands"]]
+    state = api.get("/api/agents/policy/precision")
+    assert (state["effective"], state["reason"]) == ("fp32", "operator")
+    demands = [
+        (demand["reason"], demand["precision"], demand["decides"]) for demand in state["demands"]
+    ]
     assert demands == [("operator", "fp32", True), ("default", "fp16", False)]
-    assert found["overrides"][0]["actor"] == "me"
-    assert api.get("/api/precision")["overrides"] == found["overrides"]
+    assert state["overrides"][0]["actor"] == "me"
+    assert api.get("/api/precision")["overrides"] == state["overrides"]
 
 
 def test_the_guards_decision_and_its_evidence(api) -> None:
@@ -84,11 +86,11 @@ def test_the_guards_decision_and_its_evidence(api) -> None:
         reason="60 of 100 steps overflowed",
     )
     api.store.guard.add(write_evidence(api.home, decision, {"statistics": [{"loss_scale": 4.0}]}))
-    found = api.get("/api/agents/waltzrl-feedback/guard")
-    assert (found["state"], found["decisions"][0]["trigger"]) == ("tripped", "overflow_storm")
-    assert found["evidence"]["statistics"] == [{"loss_scale": 4.0}]
+    guard = api.get("/api/agents/waltzrl-feedback/guard")
+    assert (guard["state"], guard["decisions"][0]["trigger"]) == ("tripped", "overflow_storm")
+    assert guard["evidence"]["statistics"] == [{"loss_scale": 4.0}]
     assert api.get("/api/agents/waltzrl-feedback")["precision"]["reason"] == "guard"
-    (api.home / found["decisions"][0]["evidence"]).write_text("spoilt")
+    (api.home / guard["decisions"][0]["evidence"]).write_text("spoilt")
     assert "cannot be read" in api.get("/api/agents/waltzrl-feedback/guard")["evidence_trouble"]
 
 
@@ -108,16 +110,16 @@ def test_a_curve_is_thinned_and_loses_no_step(api, trained: str) -> None:
     assert len(whole["points"]) == 100
     assert 5 <= len(thin["points"]) <= 10
     for curve in (whole, thin):
-        assert sum(each["steps"] for each in curve["points"]) == 1000
-        assert sum(each["overflows"] for each in curve["points"]) == 100
+        assert sum(point["steps"] for point in curve["points"]) == 1000
+        assert sum(point["overflows"] for point in curve["points"]) == 100
         assert curve["points"][-1]["step"] == 1000
     assert whole["last_event_id"] == thin["last_event_id"] != "0:0"
 
 
 def test_the_end_of_a_log(api, trained: str) -> None:
-    found = api.get(f"/api/runs/{trained}/attempts/1/log?bytes=20")
-    assert found["text"].endswith("first\nlast\n")
-    assert found["skipped_bytes"] + 20 == found["size_bytes"]
+    tail = api.get(f"/api/runs/{trained}/attempts/1/log?bytes=20")
+    assert tail["text"].endswith("first\nlast\n")
+    assert tail["skipped_bytes"] + 20 == tail["size_bytes"]
 
 
 def test_a_log_that_became_a_link_is_not_followed(api, trained: str) -> None:
@@ -143,10 +145,10 @@ def test_runs_come_in_pages(api, trained: str) -> None:
 
 
 def test_settings_are_shown_without_credentials(api) -> None:
-    found = api.get("/api/settings")
-    shown = {each["name"]: each for each in found["settings"]}
+    answer = api.get("/api/settings")
+    shown = {setting["name"]: setting for setting in answer["settings"]}
     assert shown["GENESIS_API_TOKEN"]["value"] == "***"
-    assert api.settings.api_token not in json.dumps(found)
+    assert api.settings.api_token not in json.dumps(answer)
     assert shown["ENABLE_FP16_TRAINING"] == {
         "name": "ENABLE_FP16_TRAINING",
         "value": "true",
@@ -156,10 +158,10 @@ def test_settings_are_shown_without_credentials(api) -> None:
 
 
 def test_the_checks_of_doctor(api) -> None:
-    found = api.get("/api/doctor")
-    assert {"library", "database", "lock"} <= {each["check"] for each in found["checks"]}
-    assert found["verdict"] in ("ok", "warn", "fail")
-    assert api.get("/api/doctor")["checked_at"] == found["checked_at"], "kept for some seconds"
+    report = api.get("/api/doctor")
+    assert {"library", "database", "lock"} <= {check["check"] for check in report["checks"]}
+    assert report["verdict"] in ("ok", "warn", "fail")
+    assert api.get("/api/doctor")["checked_at"] == report["checked_at"], "kept for some seconds"
 
 
 def test_what_is_unknown_is_a_problem_with_a_remedy(api) -> None:
@@ -195,5 +197,5 @@ def test_an_attempt_shows_why_it_failed_and_what_it_waits_for(api) -> None:
     api.store.begin_attempt(run.id, "i5")
     api.store.update_attempt("i5", waiting="in the queue of slurm")
     shown = api.get(f"/api/runs/{run.id}")["attempts"]
-    assert [each["error"] for each in shown] == ["worn out", None]
-    assert [each["waiting"] for each in shown] == [None, "in the queue of slurm"]
+    assert [attempt["error"] for attempt in shown] == ["worn out", None]
+    assert [attempt["waiting"] for attempt in shown] == [None, "in the queue of slurm"]

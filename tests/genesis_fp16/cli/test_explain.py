@@ -202,9 +202,9 @@ def test_overflows_and_lost_updates_of_the_run_are_explained(
         "FP16, most of them in net.0 (Linear) "
         "Stagnation step 70: 50.00% of the weights with a gradient did not change "
     ) in output
-    found = json.loads(ask("explain", "a", "--json").stdout)["telemetry"]
-    assert [each["step"] for each in found["overflows"]] == [30, 40, 50, 60]
-    assert found["lost_updates"]["stagnation"] == 0.5
+    telemetry = json.loads(ask("explain", "a", "--json").stdout)["telemetry"]
+    assert [window["step"] for window in telemetry["overflows"]] == [30, 40, 50, 60]
+    assert telemetry["lost_updates"]["stagnation"] == 0.5
 
 
 def test_an_event_file_that_cannot_be_read_costs_only_the_telemetry(
@@ -364,7 +364,7 @@ def test_half_precision_and_fp32_are_compared(ask: Ask, store: Store) -> None:
     assert fp32[:3] == ["fp32", "1", "0.4"]
     assert mixed[:3] == ["mixed", "1", "0.6"]
     answer = json.loads(ask("explain", "a", "--json").stdout, parse_constant=pytest.fail)
-    assert [each["precision"] for each in answer["outcomes"]] == [
+    assert [outcome["precision"] for outcome in answer["outcomes"]] == [
         "half",
         "mixed",
         "fp32",
@@ -409,9 +409,9 @@ def test_overrides_and_the_audit_trail_are_shown(ask: Ask, tripped: Run, install
 def test_an_override_for_the_next_run_is_stored_as_such(ask: Ask, store: Store) -> None:
     output = ask("set", "fp32", "--next-run", "--reason", "x").stdout
     assert "fp32 for all agents, in runs that begin from now on" in output
-    assert [each.next_run for each in store.overrides.in_force()] == [True]
+    assert [override.next_run for override in store.overrides.in_force()] == [True]
     ask("set", "fp32", "--now", "--reason", "x")
-    assert [each.next_run for each in store.overrides.in_force()] == [False]
+    assert [override.next_run for override in store.overrides.in_force()] == [False]
 
 
 def test_only_what_concerns_the_agent_is_shown(

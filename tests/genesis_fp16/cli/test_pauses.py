@@ -28,7 +28,7 @@ def test_one_agent_is_paused_and_resumed(ask: Ask, ask_json: AskJson, store: Sto
     }
     again = ask("agents", "resume", "se-darwin", "--reason", "again")
     assert (again.exit_code, again.stdout) == (0, "no pause of se-darwin is in force\n")
-    assert [each.action for each in store.overrides.audit()] == [
+    assert [change.action for change in store.overrides.audit()] == [
         "resume",
         "resume",
         "pause",

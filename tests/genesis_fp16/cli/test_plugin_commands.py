@@ -262,8 +262,8 @@ def test_a_malformed_name_is_shown_by_doctor_alone(
     assert "evolve" in names
     assert name not in names
     assert ask("--", name).exit_code in {0, 2}  # help, or an unknown command: not the plugin
-    found = [each["found"] for each in json.loads(program("doctor", "--json").stdout)]
-    assert any(name in each and "strange" in each for each in found)
+    findings = [result["found"] for result in json.loads(program("doctor", "--json").stdout)]
+    assert any(name in finding and "strange" in finding for finding in findings)
 
 
 def test_of_two_commands_with_one_name_neither_is_loaded(
@@ -280,9 +280,9 @@ def test_a_built_in_command_wins(install_command: Callable[..., None]) -> None:
     install_command("config", "raise RuntimeError")
     assert "GENESIS_SLOTS" in ask("config", "show").stdout
     [result] = [
-        each
-        for each in json.loads(program("doctor", "--json").stdout)
-        if each["check"] == "command" and each["verdict"] == "warn"
+        result
+        for result in json.loads(program("doctor", "--json").stdout)
+        if result["check"] == "command" and result["verdict"] == "warn"
     ]
     assert "config-plugin" in result["found"]
     assert "built-in" in result["found"]

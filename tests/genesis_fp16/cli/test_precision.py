@@ -123,9 +123,9 @@ def test_unreadable_overrides_demand_fp32_and_are_reported_on_stderr(
     database.execute("UPDATE overrides SET created_at = 'noon' WHERE reason = 'second'")
     result = ask("show", "--json")
     overrides = json.loads(result.stdout)["overrides"]
-    assert [each["reason"] for each in overrides if "cannot be read" not in each["reason"]] == [
-        "third"
-    ]
+    assert [
+        override["reason"] for override in overrides if "cannot be read" not in override["reason"]
+    ] == ["third"]
     said = " ".join(ask("show").stdout.split())
     for number, reason in enumerate(("first", "second"), start=1):
         assert f"override {number} cannot be read; correct or clear it ({reason})" in said
@@ -226,7 +226,7 @@ def test_a_locked_database_ends_every_change_with_a_message(
         assert "database is locked" in error
         assert "Traceback" not in error
     database.execute("ROLLBACK")
-    assert [each.name for each in bundle.parent.iterdir()] == [bundle.name], "nothing was cleared"
+    assert [path.name for path in bundle.parent.iterdir()] == [bundle.name], "nothing was cleared"
     assert "tripped" in ask("show").stdout
     assert "stays" in ask("show").stdout
 
@@ -273,7 +273,7 @@ def test_override_is_set_shown_audited_and_cleared(
     assert cleared == {"agent": None, "cleared": True}
     assert len(ask_json()["overrides"]) == 1
     with closing(Store.open(load_settings())) as store:
-        trail = [(each.action, each.reason) for each in store.overrides.audit()]
+        trail = [(change.action, change.reason) for change in store.overrides.audit()]
     assert trail == [
         ("precision clear", "it was the data"),
         ("precision set", "try it"),

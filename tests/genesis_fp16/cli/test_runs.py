@@ -78,9 +78,9 @@ def test_an_agent_without_runs_is_distinguished_from_an_unknown_one(
 def test_a_run_is_cancelled_once_and_by_name(ask: Ask, store: Store, run: Run) -> None:
     waiting = store.enqueue("b", first_seed=1)
     assert f"{waiting.id} of b will be cancelled" in ask("runs", "cancel", waiting.id).stdout
-    found = store.run(waiting.id)
-    assert found is not None
-    assert found.cancel_requested
+    cancelled = store.run(waiting.id)
+    assert cancelled is not None
+    assert cancelled.cancel_requested
     ended = ask("runs", "cancel", run.id)
     assert isinstance(ended.exception, RunEndedError)
     assert run.id in str(ended.exception)
@@ -122,7 +122,7 @@ def test_run_is_shown_with_its_attempts_and_precision(
     assert Path(attempt["log"]).parent == Path(attempt["events_file"]).parent
     assert Path(attempt["events_file"]).exists()
     history = [
-        (each["step"], each["effective"], each["reason"]) for each in shown["precision_history"]
+        (state["step"], state["effective"], state["reason"]) for state in shown["precision_history"]
     ]
     assert history == [(0, "fp16", "default"), (40, "fp32", "flag")]
     text = ask("runs", "show", run.id).stdout

@@ -121,8 +121,8 @@ def test_every_preset_is_printed_for_every_version(version: str) -> None:
         answer = json.loads("\n".join(ask(name, "--verl", version, "--json")))
         assert answer["overrides"] == overrides(preset, VERSIONS[version])
         assert answer["remarks"] == list(remarks(preset, VERSIONS[version]))
-        assert all("=" in each for each in answer["overrides"])
-        pure = [each for each in answer["remarks"] if "for measurements only" in each]
+        assert all("=" in override for override in answer["overrides"])
+        pure = [remark for remark in answer["remarks"] if "for measurements only" in remark]
         assert bool(pure) == preset.pure
 
 
@@ -133,10 +133,10 @@ def test_verls_own_configuration_takes_every_override(preset: str, compose: Comp
     job = compose(*printed)
     for override in printed:
         path, _, value = override.removeprefix("+").partition("=")
-        found = job
+        part = job
         for name in path.split("."):
-            found = found[name]
-        assert str(found) == value, override
+            part = part[name]
+        assert str(part) == value, override
     added = {line.split("=")[0] for line in printed if line.startswith("+")}
     assert added <= {"+actor_rollout_ref.model.override_config.attn_implementation"}
 

@@ -36,11 +36,11 @@ class DaemonProcess:
 
     def lines(self, event: str) -> list[dict]:
         """Log lines of that event."""
-        found = []
+        lines = []
         for line in self._log.read_text().splitlines():
             if line.startswith("{") and line.endswith("}"):
-                found.append(json.loads(line))
-        return [line for line in found if line["event"] == event]
+                lines.append(json.loads(line))
+        return [line for line in lines if line["event"] == event]
 
     def wait_for(self, event: str, count: int = 1) -> dict:
         def there() -> bool:

@@ -58,58 +58,58 @@ def look(tmp_path: Path, free_port: int) -> RunChecks:
         }
         path = tmp_path / ".env"
         path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-        found: dict[str, list[CheckResult]] = {}
+        results: dict[str, list[CheckResult]] = {}
         for finding in run_checks(lambda: load_settings(path, environ or {})):
-            found.setdefault(finding.check, []).append(finding)
-        return found
+            results.setdefault(finding.check, []).append(finding)
+        return results
 
     return look
 
 
-def verdicts(found: dict[str, list[CheckResult]], check: str) -> list[str]:
-    return [finding.verdict for finding in found[check]]
+def verdicts(results: dict[str, list[CheckResult]], check: str) -> list[str]:
+    return [finding.verdict for finding in results[check]]
 
 
 def test_wrong_settings_are_named_without_secrets(look: RunChecks) -> None:
-    found = look(
+    results = look(
         GENESIS_DATABASE_URL="postgresql:/u:sekret@h/d",
         GENESIS_AGENTS__A__SETING__API_TOKEN="sekret",
         GENESIS_SEED="'sekret",
     )
-    assert verdicts(found, "settings") == ["fail"] * 3
-    assert "sekret" not in str(found)
+    assert verdicts(results, "settings") == ["fail"] * 3
+    assert "sekret" not in str(results)
 
 
 def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -> None:
     install_plugin("fine")
-    found = look()
-    everything = [finding for each in found.values() for finding in each]
+    results = look()
+    everything = [finding for of_check in results.values() for finding in of_check]
     assert [finding for finding in everything if finding.verdict != "ok"] == []
-    assert set(found) == {
+    assert set(results) == {
         *("versions", "library", "settings", "home", "access", "disk", "database", "lock"),
         *("metrics port", "control api", "executor", "device", "plugin", "command"),
     }
-    assert "resolves to FP32" in found["device"][0].found
+    assert "resolves to FP32" in results["device"][0].found
 
 
 def test_wrong_settings_end_the_checks(look: RunChecks) -> None:
-    found = look(GENESIS_SLOTS="many", GENESIS_SEED="x")
-    assert verdicts(found, "settings") == ["fail", "fail"]
-    assert "GENESIS_SLOTS=many" in found["settings"][0].found
-    assert "home" not in found
+    results = look(GENESIS_SLOTS="many", GENESIS_SEED="x")
+    assert verdicts(results, "settings") == ["fail", "fail"]
+    assert "GENESIS_SLOTS=many" in results["settings"][0].found
+    assert "home" not in results
 
 
 def test_a_hot_setting_in_the_environment_gets_a_warning(look: RunChecks) -> None:
-    found = look({"FP16_LOSS_SCALE": "8", "GENESIS_PRECISION": "bf16"}, FP16_LOSS_SCALE="4")
-    warned = {f.found.split()[0]: f for f in found["settings"] if f.verdict == "warn"}
+    results = look({"FP16_LOSS_SCALE": "8", "GENESIS_PRECISION": "bf16"}, FP16_LOSS_SCALE="4")
+    warned = {f.found.split()[0]: f for f in results["settings"] if f.verdict == "warn"}
     assert set(warned) == {"FP16_LOSS_SCALE", "GENESIS_PRECISION"}
     assert "outranks" in warned["FP16_LOSS_SCALE"].found
     assert "cannot be changed live" in warned["GENESIS_PRECISION"].found
 
 
 def test_a_removed_setting_gets_a_warning_with_its_release(look: RunChecks) -> None:
-    found = look(GENESIS_FLEET="auto")
-    [valid, removed] = found["settings"]
+    results = look(GENESIS_FLEET="auto")
+    [valid, removed] = results["settings"]
     assert (valid.verdict, removed.verdict) == ("ok", "warn")
     assert "GENESIS_FLEET" in removed.found
     assert "0.2.0" in removed.found
@@ -131,21 +131,21 @@ def test_what_other_users_may_read_or_change_gets_a_command(tmp_path: Path) -> N
     for path, mode in ((home, 0o755), (home / "runs", 0o755), (database, 0o644), (file, 0o646)):
         path.chmod(mode)
     settings = load_settings(file, {})
-    assert {(each.verdict, each.remedy) for each in check_access(settings)} == {
+    assert {(result.verdict, result.remedy) for result in check_access(settings)} == {
         ("warn", f"chmod -R go-rwx {home}"),
         ("warn", f"chmod o-rwx {home / 'runs'}"),
         ("warn", f"chmod o-rwx {file}"),
         ("warn", f"chmod o-w {file}"),
         ("warn", f"chmod o-rw {database}"),
     }
-    for each in check_access(settings):
-        subprocess.run(each.remedy.split(), check=True)
-    assert [each.verdict for each in check_access(settings)] == ["ok"]
+    for result in check_access(settings):
+        subprocess.run(result.remedy.split(), check=True)
+    assert [result.verdict for result in check_access(settings)] == ["ok"]
     file.chmod(0o644)
     file.write_text(file.read_text().replace(secret, ""))
-    assert [each.verdict for each in check_access(load_settings(file, {}))] == ["ok"]
+    assert [result.verdict for result in check_access(load_settings(file, {}))] == ["ok"]
     tmp_path.chmod(0o777)
-    assert [each.remedy for each in check_access(settings)] == [
+    assert [result.remedy for result in check_access(settings)] == [
         f"chmod o-rwx {file}",
         f"chmod o-w {tmp_path}",
     ]
@@ -218,7 +218,7 @@ def test_a_daemon_with_other_settings_gets_a_warning(tmp_path: Path) -> None:
     its, here = load_settings(file, of_its_own), load_settings(file, {})
     assert list(check_daemon_settings(here)) == []
     with DaemonLock(its) as lock:
-        assert [each.verdict for each in check_daemon_settings(its)] == ["warn"]
+        assert [result.verdict for result in check_daemon_settings(its)] == ["warn"]
         [environment] = check_daemon_settings(here)
         lock.write_status(here.model_copy(update={"precision": "bf16"}))
         [difference] = check_daemon_settings(here)
@@ -255,10 +255,10 @@ def test_plugins() -> None:
     broken = Plugin(
         name="broken", entry_point="m:A", distribution="d", version="1", reason="no luck"
     )
-    found = {finding.found: finding for finding in check_plugins(settings, [broken])}
-    assert found["broken is quarantined: no luck"].verdict == "warn"
-    assert found["no agent is ready"].verdict == "fail"
-    unknown = found["settings of BROKE, an agent that is not installed"]
+    results = {finding.found: finding for finding in check_plugins(settings, [broken])}
+    assert results["broken is quarantined: no luck"].verdict == "warn"
+    assert results["no agent is ready"].verdict == "fail"
+    unknown = results["settings of BROKE, an agent that is not installed"]
     assert (unknown.verdict, unknown.remedy) == ("warn", "did you mean BROKEN?")
 
 
@@ -269,19 +269,19 @@ def test_canaries_that_are_not_agents() -> None:
     ]
 
     def look(names: str) -> list[tuple[str, str, str]]:
-        found = check_plugins(Settings(canary_agents=names), plugins)
-        return [(f.verdict, f.found[-40:], f.remedy) for f in found if f.check == "canary"]
+        results = check_plugins(Settings(canary_agents=names), plugins)
+        return [(f.verdict, f.found[-40:], f.remedy) for f in results if f.check == "canary"]
 
     assert look("") == look("good") == []
-    [(verdict, found, remedy)] = look("good, goood")
+    [(verdict, shown, remedy)] = look("good, goood")
     assert (verdict, remedy) == ("warn", "did you mean good?")
-    [(verdict, found, remedy)] = look("off")
+    [(verdict, shown, remedy)] = look("off")
     assert (verdict, remedy.split()[-1]) == ("fail", "good")
-    assert found.endswith("every agent stays in FP32")
+    assert shown.endswith("every agent stays in FP32")
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict", "found"),
+    ("changes", "verdict", "shown"),
     [
         ({}, "ok", "on its Unix socket alone"),
         ({"api_socket": False}, "ok", "off"),
@@ -292,10 +292,10 @@ def test_canaries_that_are_not_agents() -> None:
         ({"api_port": 80, "api_token_file": Path("open")}, "warn", "other users can read"),
     ],
 )
-def test_the_control_api(folder: Path, changes: dict, verdict: str, found: str) -> None:
+def test_the_control_api(folder: Path, changes: dict, verdict: str, shown: str) -> None:
     (folder / "open").write_text("ann " + "y" * 16)
     (folder / "open").chmod(0o644)
     result = check_api(Settings(**changes))
     assert result.verdict == verdict
-    assert found in result.found
+    assert shown in result.found
     assert bool(result.remedy) == (verdict != "ok")

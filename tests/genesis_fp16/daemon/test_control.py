@@ -136,10 +136,10 @@ def test_a_standby_that_leads_does_not_end_if_its_address_was_taken_meanwhile(
     now, reserved = [0.0], reserve_address(settings)
     assert reserved is not None
     address = reserved.getsockname()
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        other.bind(address)
-        other.listen()
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
         with capture_logs() as logs:
             control = ControlApi(settings, lambda: now[0], reserved=reserved)
             control.tick()
@@ -159,10 +159,10 @@ def test_tokens_of_a_file_are_named_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# who may\nann {TOKEN}-ann\n\n{TOKEN}-any\n")
     tokens = Tokens(Settings(api_token_file=path, api_token=f"{TOKEN}-own"))
-    assert [each.name for each in tokens.in_force()] == ["token", "ann", "token"]
-    found = tokens.find(f"{TOKEN}-ann")
-    assert found is not None
-    assert found.name == "ann"
+    assert [token.name for token in tokens.in_force()] == ["token", "ann", "token"]
+    token = tokens.find(f"{TOKEN}-ann")
+    assert token is not None
+    assert token.name == "ann"
     assert tokens.find(TOKEN) is None
     path.write_text(f"bob {TOKEN}-bob-new\n")
     assert tokens.find(f"{TOKEN}-ann") is None, "a token that was taken away opens nothing"

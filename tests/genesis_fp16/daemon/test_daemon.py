@@ -84,10 +84,10 @@ def test_a_life_under_systemd(start, install_plugin, until, notices) -> None:
 
 
 def test_one_daemon_per_home_and_per_port(start, until) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         code, log = start(settings=f"GENESIS_METRICS_PORT={port}\n").end()
         assert code == 78
         assert f"127.0.0.1:{port}" in log
@@ -241,9 +241,9 @@ def test_a_rollback_survives_the_loss_of_the_settings_file(start, install_plugin
     daemon = start(settings="ENABLE_FP16_TRAINING=false\n", GENESIS_METRICS_PORT="0")
     daemon.wait_for("daemon_ready")
     home = daemon.folder / ".genesis"
-    found = {path: path.stat().st_mode & 0o777 for path in (home, *home.iterdir())}
-    assert found.pop(home) == 0o700
-    assert set(found.values()) == {0o600}, found
+    modes = {path: path.stat().st_mode & 0o777 for path in (home, *home.iterdir())}
+    assert modes.pop(home) == 0o700
+    assert set(modes.values()) == {0o600}, modes
     daemon.process.terminate()
     assert daemon.end()[0] == 0
 

@@ -91,7 +91,7 @@ def test_a_scrape_that_fails_is_counted_and_logged_once(
             status, _, body = ask(server, "/metrics")
             assert status == 500
             assert "null byte" in body
-    assert [each["event"] for each in logged] == ["scrape_failed"]
+    assert [entry["event"] for entry in logged] == ["scrape_failed"]
     metrics.watch_home(tmp_path)
     status, _, body = ask(server, "/metrics")
     assert status == 200

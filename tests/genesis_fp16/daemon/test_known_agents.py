@@ -75,7 +75,7 @@ def test_a_command_shows_what_the_daemon_has_found(
     settings: Settings, watch: PluginWatch, until, install_plugin, any_agent, tmp_path: Path
 ) -> None:
     until(lambda: watch.scanned_at and known_agents(settings)[0].state == "quarantined")
-    assert [(each.name, each.state) for each in known_agents(settings)] == [
+    assert [(agent.name, agent.state) for agent in known_agents(settings)] == [
         ("broken", "quarantined"),
         ("good", "ready"),
         ("policy", "disabled"),
@@ -95,7 +95,7 @@ def test_a_command_shows_what_the_daemon_has_found(
     assert "the daemon has not yet probed it" in pending.reason
     shutil.rmtree(tmp_path / "site" / "good_plugin-1.5.dist-info")
     rescan(settings, pytest.fail)
-    until(lambda: [each.state for each in known_agents(settings)] == ["ready", *["disabled"] * 4])
+    until(lambda: [agent.state for agent in known_agents(settings)] == ["ready", *["disabled"] * 4])
 
 
 def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
@@ -117,7 +117,7 @@ def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
     answer = CliRunner().invoke(app, ["agents", "--rescan", "--json"])
     assert answer.exit_code == os.EX_TEMPFAIL
     assert "the daemon is still probing agents" in answer.stderr
-    agents = {each["name"]: each for each in json.loads(answer.stdout)}
+    agents = {agent["name"]: agent for agent in json.loads(answer.stdout)}
     assert agents["good"]["state"] == "ready"
     assert agents["hangs"]["state"] == "pending"
     assert agents["hangs"]["reason"].startswith("probing since ")
@@ -127,11 +127,11 @@ def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
             until(lambda: store.unfinished("hangs"))
         ends.touch()
 
-    other = threading.Thread(target=mend_after_the_run_waits)
-    other.start()
+    mender = threading.Thread(target=mend_after_the_run_waits)
+    mender.start()
     with pytest.raises(AgentNotReadyError, match=r"worn out as well.*waits in the queue") as caught:
         run_once(settings, "hangs")
-    other.join(timeout=300)
+    mender.join(timeout=300)
     assert caught.value.exit_code == os.EX_CONFIG
     [said] = [line for line in capsys.readouterr().err.splitlines() if "agent_pending" in line]
     assert "probing since" in said
@@ -150,5 +150,5 @@ def test_a_daemon_elsewhere_must_be_asked_there(settings: Settings) -> None:
 def test_without_a_daemon_agents_are_probed_here(settings: Settings, install_plugin) -> None:
     install_plugin("good")
     rescan(settings, pytest.fail)
-    assert [each.state for each in known_agents(settings, only="good")] == ["ready"]
+    assert [agent.state for agent in known_agents(settings, only="good")] == ["ready"]
     assert not settings.home.exists()

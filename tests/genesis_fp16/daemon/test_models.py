@@ -56,8 +56,8 @@ def test_a_rollback_goes_to_what_was_in_use_before_and_is_audited(
     with pytest.raises(ModelVersionError, match="no version 'r9'; kept: r1, r2, r3"):
         roll_back("r9")
     assert roll_back("r3") == "r3"
-    found = models.list_models(home_settings, "a")
-    assert found.in_use == "r3"
+    kept = models.list_models(home_settings, "a")
+    assert kept.in_use == "r3"
     [newest, *_, oldest] = store.overrides.audit()
     assert (newest.action, newest.subject, newest.actor) == ("models rollback", "a", "ann")
     assert (newest.reason, newest.details) == ("odd", {"from": "r1", "to": "r3"})
@@ -73,7 +73,7 @@ def test_a_rollback_that_fails_is_in_the_audit_trail(
     (agent / "published" / "model.bin" / ".hidden").touch()
     with pytest.raises(OSError, match=r"model\.bin"):
         models.roll_back(home_settings, store, "a", "r1", actor="ann", reason="odd")
-    assert [each.reason[:6] for each in store.overrides.audit()] == ["failed", "odd"]
+    assert [change.reason[:6] for change in store.overrides.audit()] == ["failed", "odd"]
 
 
 def test_a_run_that_publishes_comes_first(

@@ -67,8 +67,8 @@ def test_an_override_that_cannot_be_read_keeps_fp32(
     resolver: PrecisionResolver, store: Store, home_settings: Settings
 ) -> None:
     store.overrides.set(OVERRIDE)
-    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other, other:
-        other.execute("UPDATE overrides SET precision = 'FP32 '")
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database, database:
+        database.execute("UPDATE overrides SET precision = 'FP32 '")
     resolver.refresh()
     assert resolved(resolver, "a", started_at=1.0) == ("fp32", "operator")
     assert resolved(resolver, "b") == ("fp16", "default")
@@ -156,7 +156,7 @@ def test_a_job_elsewhere_has_the_device_it_asks_for(store: Store) -> None:
     for hardware in (GPU, CPU):
         resolver = make_resolver(store, hardware, settings)
         states = [resolver(run_of(agent)) for agent in "ab"]
-        assert [(each.effective, each.reason) for each in states] == [
+        assert [(state.effective, state.reason) for state in states] == [
             ("fp16", "default"),
             ("fp32", "no_accelerator"),
         ]

@@ -53,10 +53,14 @@ def test_measures_in_a_worker_and_records_nothing_but_the_report(
     result = ask("preflight", "line", "--json")
     assert result.exit_code == 0, result.output
     report = PreflightReport.model_validate(json.loads(result.stdout))
-    assert [each.precision for each in report.measurements] == ["fp32", "fp16", "bf16"]
+    assert [measurement.precision for measurement in report.measurements] == [
+        "fp32",
+        "fp16",
+        "bf16",
+    ]
     assert report.verdict in ("fp32", "bf16")
     assert (report.device, report.batches) == ("cpu", 4)
-    assert {each.module for each in report.modules} >= {"0 (Linear)", "2 (Linear)"}
+    assert {module.module for module in report.modules} >= {"0 (Linear)", "2 (Linear)"}
     home = folder / ".genesis"
     assert read_preflight(home / "agents" / "line") == report
     assert [path.name for path in (home / "agents" / "line").iterdir()] == ["preflight.json"]
@@ -109,7 +113,7 @@ def test_doctor_recommends_what_was_measured(
         (finding,) = check_preflight(Settings(home=settings.home, agents=agents), ["line"])
         assert finding.remedy == ""
     answer = json.loads(ask("doctor", "--json").stdout)
-    assert [each["check"] for each in answer].count("precision") == 1
+    assert [result["check"] for result in answer].count("precision") == 1
 
 
 def test_unknown_agent() -> None:

@@ -48,8 +48,8 @@ def install_line(install_plugin: Callable[..., None]) -> Callable[..., None]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_a_run_is_measured_and_nothing_of_the_agent_changes(
@@ -75,13 +75,13 @@ def test_a_run_is_measured_and_nothing_of_the_agent_changes(
         "reason": "no_accelerator",
         "roles": {},
     }
-    phases = {each["phase"]: each for each in report["phases"]}
+    phases = {phase["phase"]: phase for phase in report["phases"]}
     assert {"start", "collect", "read", "build", "forward", "backward", "evaluate"} <= set(phases)
     assert phases["forward"]["whole"] == 4
     assert phases["start"]["cpu_seconds"] > 0.0
-    assert [each["precision"] for each in report["steps"]] == ["fp32", "bf16"]
+    assert [step["precision"] for step in report["steps"]] == ["fp32", "bf16"]
     assert report["findings"]
-    assert any("publish() is the agent's own" in each for each in report["caveats"])
+    assert any("publish() is the agent's own" in caveat for caveat in report["caveats"])
     assert "a run trains in 2 processes; one was measured" in report["caveats"]
     assert files(home / "agents") == before
     assert list((home / "profiles").iterdir()) == []

@@ -143,8 +143,8 @@ def test_totals_include_attempts_under_an_earlier_daemon(
     run_logger.on_event("a", run.id, steps(20))
     run_logger.on_event("a", run.id, steps(60, overflow=1))
     run_logger.on_run_state("a", run.id, "succeeded")
-    found = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
-    assert found == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
+    totals = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
+    assert totals == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
 
 
 def test_a_killed_attempt_does_not_end_with_the_error_of_an_earlier_one(
@@ -227,9 +227,9 @@ def test_progress_is_logged_every_few_seconds(
     for done in range(1, 101):
         clock.now += LINE_SECONDS / 10
         send(run_logger, Progress(phase="collect", done=done, total=100, unit="transitions"))
-    found = named(lines, "progress_reported")
-    assert len(found) == 10
-    assert (found[0]["phase"], found[0]["done"], found[0]["of"]) == ("collect", 10, 100)
+    reports = named(lines, "progress_reported")
+    assert len(reports) == 10
+    assert (reports[0]["phase"], reports[0]["done"], reports[0]["of"]) == ("collect", 10, 100)
 
 
 def test_training_line_shows_loss_and_overflows(

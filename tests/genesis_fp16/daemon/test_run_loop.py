@@ -61,7 +61,7 @@ def test_the_others_are_called_and_each_error_is_logged_once() -> None:
             listeners.on_event("a", "r", notice)
         listeners.on_run_state("a", "r", "failed")
     assert recorder.received == [("a", "r", notice)] * 3 + [("a", "r", "failed")]
-    assert [log["failure"] for log in logs] == [
+    assert [entry["failure"] for entry in logs] == [
         "Broken: RuntimeError('broken')",
         "Broken: KeyError('failed')",
     ]
@@ -86,14 +86,16 @@ def test_an_override_is_restored_in_another_database(home_settings: Settings) ->
     with closing(Store.open(home_settings)) as store:
         store.overrides.set(ROLLBACK)
         assert rounds(store, home_settings) == ("operator", [])
-    other = home_settings.model_copy(update={"database_url": f"sqlite:///{home_settings.home}.db"})
-    with closing(Store.open(other)) as store:
-        assert rounds(store, other) == ("operator", ["override_restored"])
-        assert rounds(store, other) == ("operator", [])
+    elsewhere = home_settings.model_copy(
+        update={"database_url": f"sqlite:///{home_settings.home}.db"}
+    )
+    with closing(Store.open(elsewhere)) as store:
+        assert rounds(store, elsewhere) == ("operator", ["override_restored"])
+        assert rounds(store, elsewhere) == ("operator", [])
         assert store.overrides.audit()[0].action == "precision restored"
         assert store.overrides.clear("a", actor="ann", reason="it was the data")
-        assert rounds(store, other) == ("default", [])
-        assert not (other.home / MEMORY_FILE).exists()
+        assert rounds(store, elsewhere) == ("default", [])
+        assert not (elsewhere.home / MEMORY_FILE).exists()
 
 
 def test_an_override_that_is_deleted_under_a_daemon_stays_in_force(

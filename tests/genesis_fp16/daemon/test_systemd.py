@@ -23,12 +23,12 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 def read_all(reader: socket.socket) -> list[bytes]:
     reader.setblocking(False)
-    found = []
+    messages = []
     try:
         while True:
-            found.append(reader.recv(100))
+            messages.append(reader.recv(100))
     except BlockingIOError:
-        return found
+        return messages
 
 
 def test_a_reader_that_is_late_delays_notices_and_not_the_daemon(reader: socket.socket) -> None:

@@ -67,9 +67,9 @@ def test_a_trip_records_reason_run_and_cooldown() -> None:
     ],
 )
 def test_each_relapse_doubles_the_cool_down(last: Decision, now: float, hours: int) -> None:
-    found = tripped(last, now)
-    assert found is not None
-    assert found.until == now + hours * HOUR
+    decision = tripped(last, now)
+    assert decision is not None
+    assert decision.until == now + hours * HOUR
 
 
 def test_a_tripped_guard_does_not_trip_again() -> None:
@@ -86,15 +86,15 @@ def test_a_trip_of_single_roles_leaves_the_others() -> None:
     assert cleared.roles == {}, "what was in force before is back"
 
 
-@pytest.mark.parametrize("found", [FOUND, ROLLOUT])
-def test_a_second_detection_after_a_change_of_roles_demands_fp32(found: Detection) -> None:
+@pytest.mark.parametrize("detection", [FOUND, ROLLOUT])
+def test_a_second_detection_after_a_change_of_roles_demands_fp32(detection: Detection) -> None:
     changed = trip(CLEAN, ROLLOUT, AUTO, now=5.0, run_id="r", step=1)
     assert changed is not None
-    again = trip(changed, found, AUTO, now=6.0, run_id="r", step=2)
+    again = trip(changed, detection, AUTO, now=6.0, run_id="r", step=2)
     assert again is not None
     assert again.demands_fp32
-    assert (again.level, again.trigger) == (2, found.trigger)
-    assert trip(again, found, AUTO, now=7.0, run_id="r", step=3) is None
+    assert (again.level, again.trigger) == (2, detection.trigger)
+    assert trip(again, detection, AUTO, now=7.0, run_id="r", step=3) is None
 
 
 def test_a_guard_that_is_switched_off_does_not_trip() -> None:
@@ -104,10 +104,10 @@ def test_a_guard_that_is_switched_off_does_not_trip() -> None:
 
 def test_after_the_cool_down_a_new_run_tries_again() -> None:
     over = 1000.0 + HOUR
-    found = start_probation(TRIPPED, AUTO, now=over, run_id="r2")
-    assert found is not None
-    assert (found.state, found.level, found.run_id) == ("probation", 1, "r2")
-    assert found.evidence == "", "what it rests on is not written yet"
+    decision = start_probation(TRIPPED, AUTO, now=over, run_id="r2")
+    assert decision is not None
+    assert (decision.state, decision.level, decision.run_id) == ("probation", 1, "r2")
+    assert decision.evidence == "", "what it rests on is not written yet"
     assert start_probation(TRIPPED, AUTO, now=over - 1, run_id="r2") is None
     assert start_probation(TRIPPED, AUTO, now=over, run_id="r1") is None, "the run that tripped"
     assert start_probation(TRIPPED, MANUAL, now=over, run_id="r2") is None
@@ -115,20 +115,24 @@ def test_after_the_cool_down_a_new_run_tries_again() -> None:
 
 
 def test_an_operator_may_clear_a_trip_at_once() -> None:
-    found = clear_trip(TRIPPED, now=1001.0, actor="ann", reason="driver mended")
-    assert found is not None
-    assert (found.state, found.actor, found.reason) == ("probation", "ann", "driver mended")
-    assert found.level == 1, "a relapse still counts"
-    assert found.evidence == ""
+    decision = clear_trip(TRIPPED, now=1001.0, actor="ann", reason="driver mended")
+    assert decision is not None
+    assert (decision.state, decision.actor, decision.reason) == (
+        "probation",
+        "ann",
+        "driver mended",
+    )
+    assert decision.level == 1, "a relapse still counts"
+    assert decision.evidence == ""
     assert clear_trip(PROBATION, now=1.0, actor="ann", reason="") is None
     assert clear_trip(CLEAN, now=1.0, actor="ann", reason="") is None
 
 
 def test_a_probation_ends_with_a_run_of_enough_half_steps() -> None:
-    found = end_probation(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=100)
-    assert found is not None
-    assert (found.state, found.actor, found.level) == ("watching", "guard", 1)
-    assert found.evidence == ""
+    decision = end_probation(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=100)
+    assert decision is not None
+    assert (decision.state, decision.actor, decision.level) == ("watching", "guard", 1)
+    assert decision.evidence == ""
     assert end_probation(PROBATION, AUTO, now=9900.0, run_id="r2", half_steps=99) is None
     assert end_probation(TRIPPED, AUTO, now=9900.0, run_id="r2", half_steps=100) is None
 
@@ -149,8 +153,8 @@ def decisions_of(steps, rules: GuardSettings, *, operator: bool) -> list[Decisio
         run_id = f"r{number}"
         decided = None
         if name in {"found", "mismatch"}:
-            found = FOUND if name == "found" else ROLLOUT
-            decided = trip(last, found, rules, now=now, run_id=run_id, step=1)
+            detection = FOUND if name == "found" else ROLLOUT
+            decided = trip(last, detection, rules, now=now, run_id=run_id, step=1)
         elif name == "begin":
             decided = start_probation(last, rules, now=now, run_id=run_id)
         elif name == "succeed":
@@ -169,9 +173,9 @@ def test_it_never_flaps(steps) -> None:
     """Between any two trips lies a cool-down, unless the first changed single roles only."""
     history = decisions_of(steps, AUTO, operator=False)
     elapsed = sum(seconds for _, seconds, _ in steps)
-    trips = [each for each in history if each.state is GuardState.TRIPPED]
+    trips = [decision for decision in history if decision.state is GuardState.TRIPPED]
     for whole in (True, False):
-        assert sum(each.demands_fp32 is whole for each in trips) <= 1 + elapsed / HOUR
+        assert sum(decision.demands_fp32 is whole for decision in trips) <= 1 + elapsed / HOUR
     assert len(history) <= 3 * len(trips)
     for before, after in pairwise(trips):
         assert before.until is not None
@@ -198,7 +202,7 @@ def test_each_clearing_allows_at_most_one_trip(steps) -> None:
     words = sum(name == "clear" for name, _, _ in steps)
     trips = [d for d in decisions_of(steps, MANUAL, operator=True) if d.state is GuardState.TRIPPED]
     for whole in (True, False):
-        assert sum(each.demands_fp32 is whole for each in trips) <= 1 + words
+        assert sum(decision.demands_fp32 is whole for decision in trips) <= 1 + words
 
 
 def canaries(share: float, runs: int = 20) -> list[int]:
@@ -216,8 +220,8 @@ def test_the_first_run_of_a_share_is_a_canary(share: float, expected: list[int])
 
 @given(st.integers(0, 1000), st.integers(1, 500))
 def test_the_share_is_kept_to_within_one_run(per_mille: int, runs: int) -> None:
-    found = len(canaries(per_mille / 1000, runs))
-    assert found == -(-runs * per_mille // 1000)
+    count = len(canaries(per_mille / 1000, runs))
+    assert count == -(-runs * per_mille // 1000)
 
 
 def test_only_agents_that_are_listed() -> None:

@@ -168,7 +168,9 @@ def test_an_override_of_the_half_type_takes_the_roles_of_a_preset_with_it() -> N
     assert state.roles[Role.ROLLOUT] == state.roles[Role.REFERENCE] == "fp16/fp16/fp32"
     auto = resolve_precision(inputs_with(preset=mixed, overrides=[override("auto", "a")]))
     assert auto.effective == "auto"
-    assert auto.roles == {role: str(each) for role, each in mixed.items()}, "before measuring"
+    assert auto.roles == {role: str(precision) for role, precision in mixed.items()}, (
+        "before measuring"
+    )
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def report(*phases: PhaseCost, **fields: Any) -> ProfileReport:
         "bounds": "class",
         "steps": (ALONE, SLOW_BF16),
     }
-    spent = sum(each.wall_seconds for each in phases)
+    spent = sum(phase.wall_seconds for phase in phases)
     rest = cost("first steps", max(0.0, 100.0 - spent))
     return ProfileReport(**{**known, "phases": (*phases, rest), **fields})
 
@@ -164,7 +164,7 @@ def test_the_numbers_lead_to_the_finding(name: str) -> None:
 
 def test_the_largest_comes_first() -> None:
     findings = judge_profile(report(cost("evaluate", 20.0), cost("collect", 50.0)), "a")
-    assert [round(each.share, 2) for each in findings] == [0.5, 0.2]
+    assert [round(finding.share, 2) for finding in findings] == [0.5, 0.2]
 
 
 def test_every_setting_that_a_remedy_names_exists() -> None:

@@ -33,10 +33,12 @@ def test_due_times_go_forward(schedule: Schedule, after: float) -> None:
 
 
 @given(st.integers(1_000, 90 * 86_400_000), moments, moments)
-def test_a_restart_does_not_shift_an_interval(milliseconds: int, one: float, other: float) -> None:
+def test_a_restart_does_not_shift_an_interval(
+    milliseconds: int, start: float, restart: float
+) -> None:
     every = milliseconds / 1000  # a clock knows microseconds, a float knows more
     schedule = Schedule(every_seconds=every)
-    first, second = next_due(schedule, one), next_due(schedule, other)
+    first, second = next_due(schedule, start), next_due(schedule, restart)
     assert first is not None
     assert second is not None
     beats = (first - second) / every
@@ -75,11 +77,11 @@ def test_years_of_due_times_are_not_computed() -> None:
 
 
 def test_what_the_operator_sets_wins() -> None:
-    own = Schedule(every_seconds=5, catch_up="all", overlap="replace")
-    assert effective_schedule(own) == own
-    assert effective_schedule(own, "cron 0 3 * * mon") == Schedule(
+    schedule = Schedule(every_seconds=5, catch_up="all", overlap="replace")
+    assert effective_schedule(schedule) == schedule
+    assert effective_schedule(schedule, "cron 0 3 * * mon") == Schedule(
         cron="0 3 * * mon", catch_up="all", overlap="replace"
     )
-    assert effective_schedule(own, None, "none", "queue") == Schedule(
+    assert effective_schedule(schedule, None, "none", "queue") == Schedule(
         every_seconds=5, catch_up="none", overlap="queue"
     )

@@ -46,7 +46,7 @@ def attempt_spec(
     incarnation = secrets.token_hex(16)
     attempt = Attempt(run_id=run.id, number=number, incarnation=incarnation, started_at=0.0)
     agents = {"a": AgentSettings(settings=dict(how or {}))}
-    own = settings.model_copy(update={"agents": agents})
-    spec = make_spec(own, run, attempt, "a:A", precision)
+    with_agent = settings.model_copy(update={"agents": agents})
+    spec = make_spec(with_agent, run, attempt, "a:A", precision)
     spec.attempt_folder.mkdir(parents=True, exist_ok=True)
     return spec

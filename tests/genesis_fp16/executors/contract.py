@@ -133,16 +133,16 @@ class Attempts:
 
     def ended(self, handle: Handle) -> ExitStatus:
         """Wait for the end, polling as the dispatcher does."""
-        found: list[ExitStatus] = []
+        statuses: list[ExitStatus] = []
 
         def over() -> bool:
             status = self.executor.poll(handle)
-            found.extend([] if status is None else [status])
-            return bool(found)
+            statuses.extend([] if status is None else [status])
+            return bool(statuses)
 
         wait_until(over, f"the end of {handle}")
-        self._handles = [each for each in self._handles if each != handle]
-        return found[0]
+        self._handles = [known for known in self._handles if known != handle]
+        return statuses[0]
 
     def end_foreign(self, spec: RunSpec, folder: Path) -> Handle:
         """Have the attempt's job end as a daemon does that has another home."""
@@ -348,7 +348,7 @@ class EngineContract(ExecutorContract):
         engine = cluster.engine()
         findings = engine.check()
         assert findings
-        assert [each for each in findings if not each.ok] == []
+        assert [finding for finding in findings if not finding.ok] == []
         engine.close()
 
 

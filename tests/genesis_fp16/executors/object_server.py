@@ -59,9 +59,9 @@ class ObjectServer:
     def _port(self) -> int:
         assert self._process.poll() is None, self._log.read_text()
         listening = [
-            each.laddr.port
-            for each in psutil.Process(self._process.pid).net_connections("tcp")
-            if each.status == psutil.CONN_LISTEN
+            connection.laddr.port
+            for connection in psutil.Process(self._process.pid).net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
         ]
         return listening[0] if listening else 0
 

@@ -58,8 +58,8 @@ class ProcessCluster:
         if self.queue.pop(job, None) is not None:
             self.deleted.add(job)
         if (process := self.jobs.get(job)) is not None and process.poll() is None:
-            for each in [*psutil.Process(process.pid).children(recursive=True), process]:
-                each.kill()
+            for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+                member.kill()
             process.wait(timeout=300)
 
     @contextmanager

@@ -188,9 +188,9 @@ class SlurmCluster:
 
     def kill_node(self, name: str, *, jobs: bool = True) -> None:
         """Kill slurmd of the node, and by default all its *jobs* at once, as a power cut does."""
-        found = self.ask("squeue", "--noheader", f"--nodelist={name}", "--format=%A").split()
+        listed = self.ask("squeue", "--noheader", f"--nodelist={name}", "--format=%A").split()
         self._end(name, signal.SIGKILL)
-        titles = tuple(f"slurmstepd: [{job}." for job in found if jobs)
+        titles = tuple(f"slurmstepd: [{job}." for job in listed if jobs)
         for process in psutil.process_iter(["cmdline"]):
             title = " ".join(process.info["cmdline"] or ())
             if titles and title.startswith(titles) and self._is_ours(process):
@@ -199,7 +199,7 @@ class SlurmCluster:
     def _is_ours(self, step: psutil.Process) -> bool:
         """Whether *step* writes the log of a node of this cluster: others number jobs alike."""
         with suppress(psutil.NoSuchProcess):
-            return any(Path(each.path).parent == self._folder for each in step.open_files())
+            return any(Path(file.path).parent == self._folder for file in step.open_files())
         return False
 
     def start_node(self, name: str) -> None:
@@ -271,7 +271,7 @@ def running_cluster(node_timeout_seconds: int = 30) -> Iterator[SlurmCluster]:
 
     *node_timeout_seconds* is that of `SlurmCluster`.
     """
-    if missing := [each for each in PROGRAMS if shutil.which(each, path=_PATH) is None]:
+    if missing := [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]:
         pytest.skip(f"not installed: {', '.join(missing)} (Debian: slurm-wlm, munge)")
     if os.geteuid() != 0:
         pytest.skip("slurmd needs root")

@@ -21,22 +21,22 @@ def settings(tmp_path: Path) -> Settings:
 
 def failures(settings: Settings) -> list[str]:
     findings = check_executor(settings, wait_seconds=400.0)
-    return [f"{each.what}; {each.remedy}" for each in findings if not each.ok]
+    return [f"{finding.what}; {finding.remedy}" for finding in findings if not finding.ok]
 
 
 def test_a_job_reports_what_its_machine_has(settings, slurm_cluster: SlurmCluster) -> None:
     findings = list(check_executor(settings, wait_seconds=400.0))
-    assert [each for each in findings if not each.ok] == []
-    found = " ".join(each.what for each in findings)
-    assert "2 of 2 nodes" in found
-    assert f"wrote to {settings.home}" in found
-    assert "the same versions" in found
+    assert [finding for finding in findings if not finding.ok] == []
+    told = " ".join(finding.what for finding in findings)
+    assert "2 of 2 nodes" in told
+    assert f"wrote to {settings.home}" in told
+    assert "the same versions" in told
     assert list((settings.home / "checks").iterdir()) == []
 
 
 def test_a_python_that_is_not_there_is_found(settings, slurm_cluster: SlurmCluster) -> None:
-    other = settings.model_copy(update={"remote_python": "/nowhere/python"})
-    [failure] = failures(other)
+    without_python = settings.model_copy(update={"remote_python": "/nowhere/python"})
+    [failure] = failures(without_python)
     assert "slurm says failed" in failure
     assert "/nowhere/python must exist there" in failure
 
@@ -57,7 +57,7 @@ def test_the_command_fails_if_a_run_would_be_lost(settings, slurm_cluster, monke
     monkeypatch.setenv("GENESIS_SLURM_OPTIONS", "--partition=nowhere")
     bad = CliRunner().invoke(app, ["executors", "check", "--json", "--wait", "0"])
     assert bad.exit_code == 1
-    [failure] = [each for each in json.loads(bad.output) if not each["ok"]]
+    [failure] = [finding for finding in json.loads(bad.output) if not finding["ok"]]
     assert "invalid partition" in failure["what"]
     assert "GENESIS_SLURM_OPTIONS" in failure["remedy"]
 
@@ -70,6 +70,6 @@ def test_this_machine_needs_no_check(tmp_path: Path) -> None:
 def test_sqlite_on_a_shared_file_system_is_found(settings, slurm_cluster, monkeypatch) -> None:
     mounts = [type("Mount", (), {"mountpoint": "/", "fstype": "nfs4"})]
     monkeypatch.setattr("psutil.disk_partitions", lambda all: mounts)
-    assert any("GENESIS_DATABASE_URL" in each for each in failures(settings))
+    assert any("GENESIS_DATABASE_URL" in failure for failure in failures(settings))
     elsewhere = settings.model_copy(update={"database_url": "sqlite:////var/lib/genesis.db"})
-    assert not any("GENESIS_DATABASE_URL" in each for each in failures(elsewhere))
+    assert not any("GENESIS_DATABASE_URL" in failure for failure in failures(elsewhere))

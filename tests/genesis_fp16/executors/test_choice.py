@@ -24,7 +24,7 @@ def test_a_url_that_nothing_uses_is_told() -> None:
     settings = Settings(shared_url="s3://bucket/x")
     with capture_logs() as logs:
         assert isinstance(make_executor(lambda: settings), LocalExecutor)
-    assert [each["event"] for each in logs] == ["shared_url_unused"]
+    assert [entry["event"] for entry in logs] == ["shared_url_unused"]
     first, told = check_engine(settings)
     assert (first.verdict, told.verdict) == ("ok", "warn")
     assert "GENESIS_SHARED_URL" in told.found

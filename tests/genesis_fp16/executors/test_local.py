@@ -52,15 +52,15 @@ def started(executor: LocalExecutor, spec, until):
 
 
 def ended(executor: LocalExecutor, handle: Handle, until) -> ExitStatus:
-    found: list[ExitStatus | None] = []
+    statuses: list[ExitStatus | None] = []
 
     def over() -> bool:
-        found.append(executor.poll(handle))
-        return found[-1] is not None
+        statuses.append(executor.poll(handle))
+        return statuses[-1] is not None
 
     until(over)
-    assert found[-1] is not None
-    return found[-1]
+    assert statuses[-1] is not None
+    return statuses[-1]
 
 
 class LocalCluster:

@@ -65,7 +65,7 @@ def test_a_missing_client_is_named(slurm_cluster, monkeypatch, tmp_path) -> None
 
 
 def test_a_wrong_option_is_found_by_the_check(slurm_cluster) -> None:
-    wrong = [each for each in SlurmEngine("--partition=nowhere").check() if not each.ok]
+    wrong = [finding for finding in SlurmEngine("--partition=nowhere").check() if not finding.ok]
     assert "invalid partition" in wrong[0].what
 
 

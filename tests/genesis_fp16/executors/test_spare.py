@@ -51,13 +51,13 @@ class Executors:
 
     def submit(self, executor: LocalExecutor, spec: RunSpec) -> Handle:
         handle = executor.submit(spec)
-        next(handles for each, handles in self._made if each is executor).append(handle)
+        next(handles for known, handles in self._made if known is executor).append(handle)
         return handle
 
     def ended(self, executor: LocalExecutor, handle: Handle) -> ExitStatus | None:
-        found: list[ExitStatus | None] = []
-        self._until(lambda: found.append(executor.poll(handle)) or found[-1] is not None)
-        return found[-1]
+        statuses: list[ExitStatus | None] = []
+        self._until(lambda: statuses.append(executor.poll(handle)) or statuses[-1] is not None)
+        return statuses[-1]
 
     def close(self) -> None:
         for executor, handles in self._made:
@@ -78,8 +78,8 @@ def executors(
 
 def descriptors(pid: int) -> dict[str, str]:
     """Numbers of open files to what they are, without the numbers of pipes."""
-    found = {each.name: each.readlink() for each in Path(f"/proc/{pid}/fd").iterdir()}
-    return {name: str(path).split(":[")[0].rpartition("/")[2] for name, path in found.items()}
+    targets = {link.name: link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir()}
+    return {name: str(path).split(":[")[0].rpartition("/")[2] for name, path in targets.items()}
 
 
 def assert_gone(spare: SpareWorker) -> None:
@@ -94,7 +94,7 @@ def test_it_becomes_a_worker_like_any_other(executors: Executors, until) -> None
     executor, spare = executors.with_spare()
     waiting_since = psutil.Process(spare.process.pid).create_time()
     spec, cold_spec = executors.spec(hang=True), executors.spec(hang=True)
-    handle, cold = (executors.submit(executor, each) for each in (spec, cold_spec))
+    handle, cold = (executors.submit(executor, job) for job in (spec, cold_spec))
     assert handle == Handle(pid=spare.process.pid, started_at=waiting_since)
     assert cold.pid != handle.pid, "there was one spare for two runs"
     assert executor.spare is None

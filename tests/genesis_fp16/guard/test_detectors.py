@@ -35,8 +35,8 @@ def overflows() -> OverflowDetector:
 
 
 def add_steps(overflows: OverflowDetector, event, on_probation: bool = False) -> str | None:
-    found = overflows.add(event, SETTINGS, on_probation=on_probation)
-    return found.trigger if found else None
+    detection = overflows.add(event, SETTINGS, on_probation=on_probation)
+    return detection.trigger if detection else None
 
 
 @pytest.mark.parametrize(
@@ -50,20 +50,20 @@ def test_a_storm_is_more_than_the_limit_in_one_window(overflows, stats, overflow
 def test_a_window_is_not_checked_before_it_is_full(overflows, stats) -> None:
     for _ in range(9):
         assert add_steps(overflows, stats(steps=11, overflow=5)) is None
-    found = overflows.add(stats(steps=1, overflow=0), SETTINGS, on_probation=False)
-    assert found is not None
-    assert found.summary == "45 of 100 steps overflowed (45%; the limit is 30%)"
-    assert found.numbers["ratios"] == [0.45]
+    detection = overflows.add(stats(steps=1, overflow=0), SETTINGS, on_probation=False)
+    assert detection is not None
+    assert detection.summary == "45 of 100 steps overflowed (45%; the limit is 30%)"
+    assert detection.numbers["ratios"] == [0.45]
 
 
 def test_many_overflows_must_last(overflows, stats) -> None:
-    found = [add_steps(overflows, stats(overflow=15)) for _ in range(5)]
-    assert found == [None] * 4 + ["overflow_sustained"]
+    triggers = [add_steps(overflows, stats(overflow=15)) for _ in range(5)]
+    assert triggers == [None] * 4 + ["overflow_sustained"]
 
 
 def test_one_good_window_ends_the_row(overflows, stats) -> None:
     ratios = [15, 15, 15, 15, 9, 15, 15, 15, 15]
-    assert [add_steps(overflows, stats(overflow=each)) for each in ratios] == [None] * 9
+    assert [add_steps(overflows, stats(overflow=ratio)) for ratio in ratios] == [None] * 9
 
 
 def test_on_probation_one_window_is_enough(overflows, stats) -> None:
@@ -103,16 +103,16 @@ def test_the_first_step_that_fits_ends_the_search(overflows, stats) -> None:
 
 def test_the_search_ends_where_the_floor_would_be(overflows, stats) -> None:
     overflows.begin(65536.0, HALVING)
-    found = overflows.add(stats(steps=132, overflow=82), SETTINGS, on_probation=False)
-    assert found is not None
-    assert found.summary.startswith("50 of 100 steps overflowed")
+    detection = overflows.add(stats(steps=132, overflow=82), SETTINGS, on_probation=False)
+    assert detection is not None
+    assert detection.summary.startswith("50 of 100 steps overflowed")
 
 
 def test_a_slow_backoff_searches_longer(overflows, stats) -> None:
     overflows.begin(65536.0, LossScaling(backoff_factor=0.9, floor=SCALE_FLOOR))
-    found = overflows.add(stats(steps=311, overflow=311), SETTINGS, on_probation=False)
-    assert found is not None
-    assert found.summary.startswith("100 of 100 steps overflowed")
+    detection = overflows.add(stats(steps=311, overflow=311), SETTINGS, on_probation=False)
+    assert detection is not None
+    assert detection.summary.startswith("100 of 100 steps overflowed")
 
 
 def test_a_scale_at_the_floor_has_nowhere_to_search(overflows, stats) -> None:
@@ -135,8 +135,8 @@ def compare():
     detector = ComparisonDetector()
 
     def compare(event, accelerator: bool = True) -> str | None:
-        found = detector.add(event, SETTINGS, accelerator=accelerator)
-        return found.trigger if found else None
+        detection = detector.add(event, SETTINGS, accelerator=accelerator)
+        return detection.trigger if detection else None
 
     return compare
 
@@ -153,7 +153,7 @@ def test_what_is_within_the_limit_is_not_a_drift(compare, compared) -> None:
 
 def test_one_good_comparison_ends_the_row(compare, compared) -> None:
     bad, good = compared(loss=0.6), compared()
-    assert [compare(each) for each in (bad, bad, good, bad, bad, good)] == [None] * 6
+    assert [compare(event) for event in (bad, bad, good, bad, bad, good)] == [None] * 6
 
 
 def test_a_comparison_that_proves_nothing_is_ignored(compare, compared) -> None:
@@ -184,8 +184,8 @@ def test_the_summary_of_a_drift_names_its_divisor(compared) -> None:
         compared(loss=0.6, fp32_loss=0.5, largest_fp32_loss=0.7),
     ):
         detector = ComparisonDetector()
-        found = [detector.add(event, SETTINGS, accelerator=False) for _ in range(3)][-1]
-        summaries.append(found.summary if found else "")
+        detection = [detector.add(event, SETTINGS, accelerator=False) for _ in range(3)][-1]
+        summaries.append(detection.summary if detection else "")
     assert "8.0% of 0.0025 (1% of the run's largest" in summaries[0]
     assert "20.0% of 0.5 (the FP32 loss)" in summaries[1]
 
@@ -225,7 +225,7 @@ def test_a_cpu_may_be_slower(compare, compared) -> None:
 
 def test_one_slow_comparison_among_fast_ones_is_noise(compare, compared) -> None:
     slow, fast = compared(seconds=9.0), compared()
-    assert [compare(each) for each in (fast, slow, fast, fast, slow, fast)] == [None] * 6
+    assert [compare(event) for event in (fast, slow, fast, fast, slow, fast)] == [None] * 6
 
 
 def test_equal_speed_is_not_slower(compare, compared) -> None:
@@ -247,15 +247,15 @@ def pair(half: float, fp32: float, higher_is_better: bool = False) -> RunPair:
 def test_the_same_drift_in_every_pair_is_detected_with_the_fewest() -> None:
     worse = pair(1.03, 1.0)
     assert detect_metric_drift([worse, worse], SETTINGS) is None
-    found = detect_metric_drift([worse] * 3, SETTINGS)
-    assert found is not None
-    assert found.trigger == "metric_drift"
-    assert "in 3 pairs of runs the held-out mse is 3.0% worse" in found.summary
-    assert found.numbers["pairs"][0]["worse_by"] == pytest.approx(0.03)
+    drift = detect_metric_drift([worse] * 3, SETTINGS)
+    assert drift is not None
+    assert drift.trigger == "metric_drift"
+    assert "in 3 pairs of runs the held-out mse is 3.0% worse" in drift.summary
+    assert drift.numbers["pairs"][0]["worse_by"] == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize(
-    "each",
+    "runs",
     [
         pair(1.009, 1.0),
         pair(0.9, 1.0),
@@ -265,12 +265,12 @@ def test_the_same_drift_in_every_pair_is_detected_with_the_fewest() -> None:
         pair(math.nan, math.nan),
     ],
 )
-def test_no_drift(each: RunPair) -> None:
-    assert detect_metric_drift([each] * 5, SETTINGS) is None
+def test_no_drift(runs: RunPair) -> None:
+    assert detect_metric_drift([runs] * 5, SETTINGS) is None
 
 
 @pytest.mark.parametrize(
-    "each",
+    "runs",
     [
         pair(0.97, 1.0, higher_is_better=True),
         pair(-1.03, -1.0, higher_is_better=True),
@@ -279,8 +279,8 @@ def test_no_drift(each: RunPair) -> None:
         pair(0.1, 0.0),
     ],
 )
-def test_drift(each: RunPair) -> None:
-    assert detect_metric_drift([each] * 3, SETTINGS) is not None
+def test_drift(runs: RunPair) -> None:
+    assert detect_metric_drift([runs] * 3, SETTINGS) is not None
 
 
 @pytest.mark.process
@@ -344,10 +344,10 @@ def observer() -> AgentObserver:
 def observe(
     observer: AgentObserver, event: Event, run_id: str = "r", on_probation: bool = False
 ) -> str | None:
-    found = observer.observe(
+    detection = observer.observe(
         run_id, event, SETTINGS, on_probation=on_probation, scaling=LossScaling()
     )
-    return found.trigger if found else None
+    return detection.trigger if detection else None
 
 
 def test_steps_in_fp32_are_ignored(observer, stats) -> None:
@@ -385,8 +385,8 @@ def test_on_probation_a_single_window_is_enough(observer, stats) -> None:
 
 def test_windows_continue_from_run_to_run(observer, stats) -> None:
     """Runs shorter than a window are checked too."""
-    found = [observe(observer, stats(steps=25, overflow=10), run_id=f"r{n}") for n in range(4)]
-    assert found == [None, None, None, "overflow_storm"]
+    triggers = [observe(observer, stats(steps=25, overflow=10), run_id=f"r{n}") for n in range(4)]
+    assert triggers == [None, None, None, "overflow_storm"]
 
 
 def test_times_on_a_cpu_do_not_count(observer, compared) -> None:

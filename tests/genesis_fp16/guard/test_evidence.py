@@ -34,7 +34,7 @@ def test_a_bundle_is_json_below_the_home_folder(tmp_path: Path) -> None:
     read = read_evidence(tmp_path, written)
     assert read is not None
     assert read.model_dump(exclude_unset=True) == bundle
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def bundle_with(home: Path, content: bytes) -> Decision:

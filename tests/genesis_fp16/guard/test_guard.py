@@ -100,7 +100,7 @@ def test_a_trip_is_in_force_at_once_and_then_recorded(world, storm) -> None:
     assert bundle["settings"]["guard_storm_ratio"] == 0.3
     assert bundle["settings"]["fp16_backoff_factor"] == 0.5
     assert bundle["settings"]["agent_precision"] is None
-    assert [each.state for each in world.told] == ["tripped"]
+    assert [decision.state for decision in world.told] == ["tripped"]
 
 
 @on_each_database
@@ -199,7 +199,7 @@ def test_an_operators_decision_applies_while_the_daemon_runs(world, storm) -> No
     world.guard.refresh()
     assert world.state == "probation"
     assert not world.guard.demands_fp32("a")
-    assert [each.actor for each in world.told] == ["guard", "ann"]
+    assert [decision.actor for decision in world.told] == ["guard", "ann"]
     world.guard.refresh()
     assert len(world.told) == 2
 
@@ -393,7 +393,7 @@ def test_what_else_is_detected_while_a_role_is_changed_demands_fp32(world, disag
     storm(run)
     assert world.guard.demands_fp32("a")
     assert world.guard.decision("a").level == 2
-    assert [each.trigger for each in world.told] == ["mismatch", "overflow_storm"]
+    assert [decision.trigger for decision in world.told] == ["mismatch", "overflow_storm"]
 
 
 def test_a_changed_role_that_does_not_end_the_mismatch_leads_to_fp32(world, disagree) -> None:
@@ -441,8 +441,8 @@ def test_a_store_that_fails_is_tried_again(world, storm, home_settings: Settings
     world.store = quick
     world.restart()
     storm(run)
-    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database:
+        database.execute("BEGIN IMMEDIATE")
         with pytest.raises(OperationalError, match="locked"):
             world.guard.refresh()
     assert world.guard.demands_fp32("a")
@@ -458,8 +458,8 @@ def test_a_decision_outlives_a_daemon_that_ends_while_the_store_is_locked(
     free, world.store = world.store, Store.open(home_settings, busy_milliseconds=1)
     world.restart()
     storm(run)
-    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database:
+        database.execute("BEGIN IMMEDIATE")
         with pytest.raises(OperationalError, match="locked"):
             world.guard.refresh()
         world.store.close()

@@ -24,7 +24,7 @@ LIMITS = GuardSettings()
 
 
 @pytest.fixture
-def found(mismatched):
+def add(mismatched):
     def add(
         detector: MismatchDetector, *pair, on_probation=False, allowed=False, **changes
     ) -> Detection | None:
@@ -38,10 +38,10 @@ def found(mismatched):
     return add
 
 
-def test_three_samples_in_a_row_name_the_role_and_its_cure(found) -> None:
+def test_three_samples_in_a_row_name_the_role_and_its_cure(add) -> None:
     detector = MismatchDetector()
-    assert [found(detector), found(detector)] == [None, None]
-    detection = found(detector)
+    assert [add(detector), add(detector)] == [None, None]
+    detection = add(detector)
     assert detection.trigger == "mismatch"
     assert detection.roles == {"rollout": "fp32"}
     assert detection.numbers["guilty"] == ["rollout"]
@@ -55,52 +55,52 @@ def test_three_samples_in_a_row_name_the_role_and_its_cure(found) -> None:
     )
 
 
-def test_the_other_half_type_only_where_nobody_chose_one(found) -> None:
+def test_the_other_half_type_only_where_nobody_chose_one(add) -> None:
     free, chosen = MismatchDetector(), MismatchDetector()
     for detector, allowed, roles in (
         (free, True, {"policy": "fp16", "rollout": "fp16"}),
         (chosen, False, {}),
     ):
-        found(detector, "bf16", "bf16", allowed=allowed)
-        found(detector, "bf16", "bf16", allowed=allowed)
-        detection = found(detector, "bf16", "bf16", allowed=allowed)
+        add(detector, "bf16", "bf16", allowed=allowed)
+        add(detector, "bf16", "bf16", allowed=allowed)
+        detection = add(detector, "bf16", "bf16", allowed=allowed)
         assert detection.roles == roles
         cured = "Policy and rollout change to FP16" if allowed else "Every role changes to FP32"
         assert cured in detection.summary
     assert "The rounding of policy in bf16 and rollout in bf16 causes it" in detection.summary
 
 
-def test_one_sample_within_the_limit_ends_the_row(found) -> None:
+def test_one_sample_within_the_limit_ends_the_row(add) -> None:
     detector = MismatchDetector()
     sequence = ["bf16", "bf16", "fp16", "bf16", "bf16"]
-    assert [found(detector, "fp16", each) for each in sequence] == [None] * 5
-    assert found(detector) is not None
+    assert [add(detector, "fp16", half) for half in sequence] == [None] * 5
+    assert add(detector) is not None
 
 
-def test_reports_of_other_precisions_begin_a_new_row(found) -> None:
+def test_reports_of_other_precisions_begin_a_new_row(add) -> None:
     detector = MismatchDetector()
     for pair in (("fp16", "bf16"), ("fp16", "bf16"), ("bf16", "fp16"), ("bf16", "fp16")):
-        assert found(detector, *pair) is None
-    assert found(detector, "bf16", "fp16").numbers["guilty"] == ["policy"]
+        assert add(detector, *pair) is None
+    assert add(detector, "bf16", "fp16").numbers["guilty"] == ["policy"]
 
 
-def test_what_fp32_does_not_end_is_no_reason_to_change_a_precision(found) -> None:
+def test_what_fp32_does_not_end_is_no_reason_to_change_a_precision(add) -> None:
     """A wrong temperature, or weights from many rounds ago."""
     detector = MismatchDetector()
-    assert [found(detector, floor=0.5) for _ in range(9)] == [None] * 9
+    assert [add(detector, floor=0.5) for _ in range(9)] == [None] * 9
 
 
-def test_on_probation_one_sample_is_enough(found) -> None:
-    assert found(MismatchDetector(), on_probation=True) is not None
+def test_on_probation_one_sample_is_enough(add) -> None:
+    assert add(MismatchDetector(), on_probation=True) is not None
 
 
-def test_samples_from_before_the_change_do_not_count_again(found) -> None:
+def test_samples_from_before_the_change_do_not_count_again(add) -> None:
     detector = MismatchDetector()
-    assert [found(detector) for _ in range(3)][-1] is not None
+    assert [add(detector) for _ in range(3)][-1] is not None
     after = MismatchDetector(detector.detected)
-    assert [found(after) for _ in range(9)] == [None] * 9
-    others = [found(after, "bf16", "fp16") for _ in range(3)]
-    assert others[-1] is not None, "another pair does"
+    assert [add(after) for _ in range(9)] == [None] * 9
+    detections = [add(after, "bf16", "fp16") for _ in range(3)]
+    assert detections[-1] is not None, "another pair does"
 
 
 @pytest.mark.process
@@ -141,10 +141,10 @@ def test_a_training_in_bf16_is_moved_to_fp16(
         commands=commands,
         observe_round=MismatchObserver(FUNCTIONS, 1, emit, cpu_half=True, clock=lambda: 0.0),
     )
-    pairs = [(each.policy, each.rollout) for each in samples]
+    pairs = [(sample.policy, sample.rollout) for sample in samples]
     assert pairs == [("bf16", "bf16")] * 3 + [("fp16", "fp16")] * 3
-    assert max(each.k3 for each in samples[3:]) < min(each.k3 for each in samples[:3]) / 10
-    assert [each.effective for each in acknowledged] == ["bf16", "fp16"]
+    assert max(sample.k3 for sample in samples[3:]) < min(sample.k3 for sample in samples[:3]) / 10
+    assert [state.effective for state in acknowledged] == ["bf16", "fp16"]
     assert acknowledged[-1].reason == "guard"
     assert acknowledged[-1].roles["rollout"] == "fp16/fp16/fp32"
     guard.refresh()

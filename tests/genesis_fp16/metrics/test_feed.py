@@ -383,18 +383,22 @@ def test_a_mismatch_is_shown_with_its_floor(metrics: Metrics, value: Value) -> N
         combinations=(floor,), seconds=0.5,
     )  # fmt: skip
     reference = ReferenceReport(precision="bf16", **{**report.model_dump(), "k3": 0.004})
-    for each in (None, reference):
-        event = MismatchMeasured(step=9, round=3, report=report, reference=each)
+    for earlier in (None, reference):
+        event = MismatchMeasured(step=9, round=3, report=report, reference=earlier)
         metrics.on_event("a", "r", event)
 
     def of(name: str, **labels: str) -> float | None:
         return value(f"genesis_mismatch_{name}", agent="a", pair="policy_rollout", **labels)
 
     assert [of("samples_total"), of("seconds_total")] == [2, 1.0]
-    assert [of("kl", estimator=each) for each in ("k1", "k2", "k3")] == [-0.5, 0.002, 0.003]
+    assert [of("kl", estimator=estimator) for estimator in ("k1", "k2", "k3")] == [
+        -0.5,
+        0.002,
+        0.003,
+    ]
     assert [of("floor_kl"), of("excess_kl")] == [0.001, pytest.approx(0.002)]
     assert [of("probability_difference", statistic=e) for e in ("mean", "max")] == [0.1, 0.2]
-    assert [of("chi2", level=each) for each in ("token", "sequence")] == [0.01, math.inf]
+    assert [of("chi2", level=level) for level in ("token", "sequence")] == [0.01, math.inf]
     assert [of("effective_sample_ratio"), of("slope")] == [0.8, 0.04]
     assert math.isnan(of("correlation") or 0.0)
     pair = {"agent": "a", "pair": "reference_fp32"}
@@ -405,8 +409,8 @@ def test_a_mismatch_is_shown_with_its_floor(metrics: Metrics, value: Value) -> N
 
 
 def test_what_a_correction_leaves_is_shown(metrics: Metrics, value: Value) -> None:
-    found = {"reward": 0.5, "correction_dropped_fraction": 0.25, "correction_sequence_ess": 0.9}
-    evaluated = Evaluated(epoch=2, metrics=found, primary="reward", higher_is_better=True)
+    measured = {"reward": 0.5, "correction_dropped_fraction": 0.25, "correction_sequence_ess": 0.9}
+    evaluated = Evaluated(epoch=2, metrics=measured, primary="reward", higher_is_better=True)
     metrics.on_event("a", "r", evaluated)
     name = "genesis_policy_correction_ratio"
     assert value(name, agent="a", statistic="dropped_fraction") == 0.25
@@ -417,7 +421,7 @@ def test_what_a_correction_leaves_is_shown(metrics: Metrics, value: Value) -> No
 def test_guard_states_are_one_hot_and_trips_add_up(metrics: Metrics, value: Value) -> None:
     def states() -> dict[str, float | None]:
         name = "genesis_guard_state"
-        return {str(each): value(name, agent="a", state=str(each)) for each in GuardState}
+        return {str(state): value(name, agent="a", state=str(state)) for state in GuardState}
 
     metrics.on_run_state("a", "r", RunState.STARTING)
     assert states() == {"watching": 1, "tripped": 0, "probation": 0}

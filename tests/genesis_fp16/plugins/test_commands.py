@@ -28,18 +28,21 @@ def install_command(install_plugin: Callable[..., None]) -> InstallCommand:
 
 
 def find(name: str, built_in: tuple[str, ...] = ()) -> PluginCommand:
-    [found] = [each for each in plugin_commands(built_in) if each.point.name == name]
-    return found
+    [matching] = [command for command in plugin_commands(built_in) if command.point.name == name]
+    return matching
 
 
 def test_a_command_is_found_by_its_metadata_and_loaded_when_asked(
     install_command: InstallCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install_command("hello-there")
-    found = find("hello-there")
-    assert (found.point.distribution, found.point.version) == ("hello-there-plugin", "1.5")
-    assert found.problem == ""
-    command = load_command(found)
+    plugin_command = find("hello-there")
+    assert (plugin_command.point.distribution, plugin_command.point.version) == (
+        "hello-there-plugin",
+        "1.5",
+    )
+    assert plugin_command.problem == ""
+    command = load_command(plugin_command)
     assert callable(command)
     command()
     assert capsys.readouterr().out == "hello\n"
@@ -50,15 +53,15 @@ def test_the_metadata_tells_what_cannot_work(install_command: InstallCommand) ->
     install_command("twin", distribution="second")
     install_command("Upper")
     install_command("goalless", factory="")
-    problems = {each.point.name: each.problem for each in plugin_commands(("serve",))}
+    problems = {command.point.name: command.problem for command in plugin_commands(("serve",))}
     assert problems["evolve"] == ""
     assert "first and second" in problems["twin"]
     assert "must match" in problems["Upper"]
     assert "module:attribute" in problems["goalless"]
-    for each in plugin_commands(()):
-        if each.problem:
-            with pytest.raises(CommandUnavailableError, match=each.point.name):
-                load_command(each)
+    for command in plugin_commands(()):
+        if command.problem:
+            with pytest.raises(CommandUnavailableError, match=command.point.name):
+                load_command(command)
 
 
 def test_a_built_in_command_takes_the_place_of_a_plugins(install_command: InstallCommand) -> None:

@@ -58,8 +58,8 @@ def test_damaged_metadata_costs_only_its_own_distribution(
     info = tmp_path / "site" / "damaged_plugin-1.5.dist-info"
     (info / file).write_bytes(content)
     unreadable: list[str] = []
-    found = installed_entry_points(AGENTS_GROUP, unreadable)
-    assert [point.name for point in found] == ["fine", "se-darwin"]
+    points = installed_entry_points(AGENTS_GROUP, unreadable)
+    assert [point.name for point in points] == ["fine", "se-darwin"]
     [problem] = unreadable
     assert str(info) in problem
     assert why in problem
@@ -86,11 +86,11 @@ def test_an_agent_can_be_off_by_default_and_need_an_extra(
             f"Requires-Dist: {requirement} ; extra == 'more-of'\n"
             "Requires-Dist: not-this ; extra == 'other'\n"
         )
-        (point,) = (each for each in installed_agents(tmp_path) if each.name == "choosy")
+        (point,) = (agent for agent in installed_agents(tmp_path) if agent.name == "choosy")
         assert (point.optional, point.missing) == (True, missing)
         assert point.target == "choosy_plugin:AnyAgent"
     assert not next(
-        each for each in installed_agents(tmp_path) if each.name == "se-darwin"
+        agent for agent in installed_agents(tmp_path) if agent.name == "se-darwin"
     ).optional
 
 
@@ -128,10 +128,10 @@ def test_each_definition_is_an_agent(tmp_path: Path) -> None:
     (folder / "seo.toml").write_text("[source]\n")
     for name in (".seo.toml", "seo.toml~", "notes.txt"):
         (folder / name).write_text("not read")
-    [found] = configured_agents(tmp_path)
-    assert (found.name, found.target) == ("seo", "agents.replay_agent:ReplayAgent")
-    assert (found.distribution, found.definition) == ("agents.d/seo.toml", folder / "seo.toml")
-    before = found.version
+    [agent] = configured_agents(tmp_path)
+    assert (agent.name, agent.target) == ("seo", "agents.replay_agent:ReplayAgent")
+    assert (agent.distribution, agent.definition) == ("agents.d/seo.toml", folder / "seo.toml")
+    before = agent.version
     (folder / "seo.toml").write_text("[source]\nx = 1\n")
     assert configured_agents(tmp_path)[0].version != before
     assert installed_agent("seo", tmp_path).definition == definition_of(tmp_path, "seo")
@@ -161,13 +161,13 @@ def test_a_definition_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
     (folder / "nowhere.toml").symlink_to(tmp_path / "nowhere")
     (folder / "seo.toml").touch()
     points = configured_agents(tmp_path)
-    found = {point.name: registration_error(point, points, "agent") for point in points}
-    assert "is not a valid agent name" in found["Big One"]
+    errors = {point.name: registration_error(point, points, "agent") for point in points}
+    assert "is not a valid agent name" in errors["Big One"]
     remedy = "make it a file that this user may read, or remove it"
-    assert found["dir"].endswith(f"dir.toml cannot be read: is not a regular file; {remedy}")
-    assert "is larger than 256 KiB" in found["large"]
-    assert found["nowhere"].endswith(f"cannot be read: No such file or directory; {remedy}")
-    assert found["seo"] == ""
+    assert errors["dir"].endswith(f"dir.toml cannot be read: is not a regular file; {remedy}")
+    assert "is larger than 256 KiB" in errors["large"]
+    assert errors["nowhere"].endswith(f"cannot be read: No such file or directory; {remedy}")
+    assert errors["seo"] == ""
 
 
 def test_a_folder_of_definitions_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:

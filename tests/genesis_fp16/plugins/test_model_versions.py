@@ -82,7 +82,7 @@ def in_use(agent: Path) -> str | None:
 
 def test_a_version_tells_its_run_data_metrics_and_what_it_replaced(agent: Path) -> None:
     versions = read_versions(agent)
-    assert [each.id for each in versions] == ["r3", "r2", "r1"]
+    assert [version.id for version in versions] == ["r3", "r2", "r1"]
     newest = versions[0].facts
     assert newest is not None
     assert (newest.run_id, newest.replaced, newest.data) == ("r3", "r2", DATA)
@@ -98,7 +98,7 @@ def test_any_version_is_put_back_byte_for_byte_and_may_be_left_again(agent: Path
         assert load(agent) == f"model {name[1]}" * 1000
         assert in_use(agent) == name
     keep(agent, "r4", "model 4", at=4.0)
-    versions = {each.id: each.facts for each in read_versions(agent)}
+    versions = {version.id: version.facts for version in read_versions(agent)}
     assert versions["r4"] is not None
     assert versions["r4"].replaced == "r1", "what was in use, not what was published last"
 
@@ -168,7 +168,7 @@ def test_a_damaged_version_is_refused_before_anything_changes(agent: Path) -> No
         with pytest.raises(ModelVersionError, match=r"r1 of a is damaged.*weights-") as caught:
             put_back(agent, "r1")
         assert caught.value.exit_code == 65
-        assert "r1" in {each.id for each in read_versions(agent) if each.problem}
+        assert "r1" in {version.id for version in read_versions(agent) if version.problem}
     for facts in ("{", '{"id": "r2"}', "null"):
         (agent / "versions/r2/version.json").write_text(facts)
         with pytest.raises(ModelVersionError, match=r"r2 of a is damaged.*version\.json"):

@@ -86,8 +86,8 @@ def test_an_entry_point_without_code_has_no_files(
     install_plugin("odd")
     points = tmp_path / "site" / "odd_plugin-1.5.dist-info" / "entry_points.txt"
     points.write_text(f"[genesis.agents]\nodd = {target}\n")
-    found = [agent for agent in scan_installed(HOME).agents if agent.point.name == "odd"]
-    assert all(agent.fingerprint for agent in found)
+    agents = [agent for agent in scan_installed(HOME).agents if agent.point.name == "odd"]
+    assert all(agent.fingerprint for agent in agents)
 
 
 def test_definitions_are_watched(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Watched:
     def latest(self, name: str) -> Plugin | None:
         while (plugin := self.watch.take()) is not None:
             self.news.append(plugin)
-        return next((each for each in reversed(self.news) if each.name == name), None)
+        return next((plugin for plugin in reversed(self.news) if plugin.name == name), None)
 
     def wait_for(self, name: str, state: str, version: str = "1.5") -> Plugin:
         def there() -> bool:
@@ -180,12 +180,12 @@ def test_settings_of_an_agent_that_is_not_ready_take_effect_at_once(
     watched = start()
     reason = watched.wait_for("needy", "quarantined").reason
     assert "GENESIS_AGENTS__NEEDY__SETTINGS__SIZE: Field required" in reason
-    for own, state in (
+    for changes, state in (
         ({"settings": {"size": "many"}}, "quarantined"),
         ({"settings": {"size": "3"}}, "ready"),
         ({"enabled": False}, "disabled"),
     ):
-        agents = {**BUILT_IN_OFF, "needy": AgentSettings(**own)}
+        agents = {**BUILT_IN_OFF, "needy": AgentSettings(**changes)}
         watched.news.clear()
         watched.watch.configure(watched.settings.model_copy(update={"agents": agents}))
         watched.wait_for("needy", state)

@@ -63,8 +63,8 @@ class Runs:
         return self.store.enqueue(agent, first_seed=0)
 
     def files(self, run: Run) -> list[str]:
-        found = (self.folder / run.id).rglob("*")
-        return sorted(str(p.relative_to(self.folder / run.id)) for p in found if p.is_file())
+        paths = (self.folder / run.id).rglob("*")
+        return sorted(str(p.relative_to(self.folder / run.id)) for p in paths if p.is_file())
 
     def whole(self, *runs: Run) -> list[bool]:
         return [self.files(run) == sorted(KEPT + WEIGHTS) for run in runs]

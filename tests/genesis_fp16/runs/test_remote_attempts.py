@@ -113,7 +113,7 @@ def test_what_an_engine_says_is_stored_as_plain_text(daemons: Daemons) -> None:
     cluster = daemons.cluster
     cluster.is_full, cluster.full_reason = True, "no\0 room\ud800"
     waits = "in the queue of process: no room"
-    daemons.until(lambda: waits in [each.waiting for each in daemons.attempts()], "to wait")
+    daemons.until(lambda: waits in [attempt.waiting for attempt in daemons.attempts()], "to wait")
     daemons.store.request_cancel(daemons.run().id, actor="me", reason="not needed")
     daemons.until(lambda: daemons.run().finished, "to be cancelled")
     cluster.refusal = "no\0 quota\ud800"
@@ -133,7 +133,8 @@ def test_a_job_that_never_started_is_cancelled_while_its_engine_is_down(
         daemons.until(lambda: len(cluster.queue) == 1, "to wait in the queue")
     with cluster.unreachable():
         daemons.until(
-            lambda: any("down" in (each.waiting or "") for each in daemons.attempts()), "to wait"
+            lambda: any("down" in (attempt.waiting or "") for attempt in daemons.attempts()),
+            "to wait",
         )
         daemons.store.request_cancel(daemons.run().id, actor="me", reason="not needed")
         daemons.until(lambda: daemons.run().finished, "to be cancelled")
@@ -164,7 +165,7 @@ def test_a_job_keeps_its_precision_until_the_next_daemon_knows_the_device(
 
     def obeyed() -> list[PrecisionState]:
         events = EventTail(folder / "events.ndjson").read()
-        return [each.state for each in events if each.kind == "precision_changed"]
+        return [event.state for event in events if event.kind == "precision_changed"]
 
     daemons.precision = PrecisionState(requested="fp16", effective="fp32", reason="device_unknown")
     daemons.begin(daemons.cluster.executor(daemons.worker))
@@ -181,7 +182,7 @@ def test_a_daemon_without_the_engine_ends_the_job_and_goes_on_here(daemons: Daem
     [process] = daemons.cluster.jobs.values()
     with capture_logs() as logs:
         daemons.begin(LocalExecutor(daemons.worker))
-    assert "job_given_up" in [each["event"] for each in logs]
+    assert "job_given_up" in [entry["event"] for entry in logs]
     daemons.until(lambda: daemons.run().finished, "to end")
     assert process.poll() is not None, "two workers trained one run"
     run = daemons.run()
@@ -204,7 +205,7 @@ def test_a_daemon_with_another_home_ends_the_job_before_it_starts_over(
         daemons.jumped += 5000.0  # beyond the deadlines of the stop and of the run
         with capture_logs() as logs:
             daemons.dispatcher.tick(daemons.now)
-        assert "worker_killed" in [each["event"] for each in logs], "it may still run"
+        assert "worker_killed" in [entry["event"] for entry in logs], "it may still run"
         assert daemons.run().state is RunState.STOPPING
     daemons.until(lambda: len(daemons.attempts()) > 1, "to start over")
     assert process.poll() is not None, "two workers trained one run"
@@ -230,7 +231,7 @@ def test_no_kill_is_logged_of_a_job_of_another_home_that_has_ended(
         daemons.jumped += daemons.settings.stop_timeout_seconds
         daemons.dispatcher.tick(daemons.now)
     assert executor._jobs[name].killed, "the engine may be mistaken"
-    assert "worker_killed" not in [each["event"] for each in logs]
+    assert "worker_killed" not in [entry["event"] for entry in logs]
     executor._endings.grace_seconds = 0.0
     daemons.until(lambda: len(daemons.attempts()) > 1, "to start over")
 
@@ -242,7 +243,7 @@ def test_a_daemon_without_the_engine_names_the_job_that_it_cannot_end(
     [attempt] = daemons.attempts()
     with capture_logs() as logs:
         daemons.begin(LocalExecutor(daemons.worker), home=tmp_path / "other")
-    [warned] = [each for each in logs if each["event"] == "job_not_ended"]
+    [warned] = [entry for entry in logs if entry["event"] == "job_not_ended"]
     assert (warned["job"], warned["log_level"]) == (attempt.job, "warning")
     daemons.until(lambda: daemons.run().finished, "to end")
     assert daemons.run().state is RunState.SUCCEEDED

@@ -15,11 +15,11 @@ from tests.genesis_fp16.runs.retained_runs import DAY_SECONDS, KEPT, WEIGHTS, Ru
 
 def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> None:
     old, *newest = [runs.end() for _ in range(3)]
-    other = runs.end("b")
+    of_b = runs.end("b")
     with capture_logs() as lines:
         settle(runs.retention(2))
     assert runs.files(old) == sorted([*KEPT, WEIGHTS_REMOVED])
-    assert runs.whole(*newest, other) == [True] * 3
+    assert runs.whole(*newest, of_b) == [True] * 3
     assert lines == [
         {
             "event": "weights_removed",
@@ -30,7 +30,7 @@ def test_all_but_the_newest_lose_their_weights_and_nothing_else(runs: Runs) -> N
         }
     ]
     assert "GENESIS_KEEP_RUNS=2" in weights_removal_reason(runs.folder / old.id)
-    assert weights_removal_reason(runs.folder / other.id) == ""
+    assert weights_removal_reason(runs.folder / of_b.id) == ""
     with capture_logs() as lines:
         settle(runs.retention(2))
     assert lines == []
@@ -122,13 +122,13 @@ def test_a_run_that_ended_long_ago_loses_its_folder_and_stays_known(runs: Runs) 
     [line] = lines
     assert (line["event"], line["run_id"]) == ("run_folder_removed", old.id)
     assert line["freed_bytes"] > 100 * len(KEPT)
-    [known, other] = [runs.store.run(run.id) for run in (old, newest)]
+    [known, recent] = [runs.store.run(run.id) for run in (old, newest)]
     assert "removed on 2027-04-16: the run had ended on 2027-01-15" in known.folder_removed
     assert "GENESIS_KEEP_RUN_DAYS=90" in known.folder_removed
     assert known.folder_removed.endswith("not among the agent's newest (GENESIS_KEEP_RUNS=1)")
     assert known.state == RunState.SUCCEEDED
     assert runs.store.attempts(old.id)
-    assert other.folder_removed is None
+    assert recent.folder_removed is None
     with capture_logs() as lines:
         settle(runs.retention(1))
     assert lines == []
@@ -151,10 +151,10 @@ def test_at_0_days_no_folder_is_removed(runs: Runs) -> None:
 def test_the_newest_runs_and_those_with_weights_stay(runs: Runs) -> None:
     whole = runs.end()
     failed, failed_last = [runs.end(names=KEPT, state=RunState.FAILED) for _ in range(2)]
-    other = runs.end("b", names=KEPT)
+    of_b = runs.end("b", names=KEPT)
     runs.clock.pass_days(91)
     settle(runs.retention(1))
-    assert runs.there(whole, failed, failed_last, other) == [True, False, True, True]
+    assert runs.there(whole, failed, failed_last, of_b) == [True, False, True, True]
     assert runs.whole(whole) == [True]
 
 
@@ -173,12 +173,12 @@ def test_a_run_that_is_referred_to_is_kept_at_any_age(runs: Runs) -> None:
 
 
 def test_a_run_whose_model_is_a_kept_version_keeps_its_facts(runs: Runs) -> None:
-    published, other = runs.end(), runs.end()
+    published, superseded = runs.end(), runs.end()
     (runs.settings.home / "agents" / "a" / "versions" / published.id).mkdir(parents=True)
     runs.end()
     runs.clock.pass_days(1000)
     settle(runs.retention(1))
-    assert runs.there(published, other) == [True, False]
+    assert runs.there(published, superseded) == [True, False]
     assert runs.files(published) == sorted([*KEPT, WEIGHTS_REMOVED])
 
 

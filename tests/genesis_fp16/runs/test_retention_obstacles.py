@@ -92,7 +92,7 @@ def test_a_disk_error_is_logged_once_and_affects_no_other_run(runs: Runs, refuse
         settle(retention)
     folder.chmod(0o755)
     assert not (folder / WEIGHTS_REMOVED).exists()
-    [failure] = [each for each in lines if each["event"] == "run_files_not_removed"]
+    [failure] = [line for line in lines if line["event"] == "run_files_not_removed"]
     assert failure["folder"] == str(folder)
     assert "delete" in failure["remedy"]
     assert runs.whole(old) == [False]
@@ -162,7 +162,7 @@ def test_a_folder_removed_by_somebody_else_is_logged(runs: Runs) -> None:
     shutil.rmtree(runs.folder / old.id)
     with capture_logs() as lines:
         settle(retention)
-    assert [each["event"] for each in lines] == ["run_files_not_removed"]
+    assert [line["event"] for line in lines] == ["run_files_not_removed"]
 
 
 def test_folders_not_named_like_a_run_are_ignored(runs: Runs) -> None:
@@ -172,7 +172,7 @@ def test_folders_not_named_like_a_run_are_ignored(runs: Runs) -> None:
         (runs.folder / os.fsdecode(name) / "checkpoints").mkdir(parents=True)
     with capture_logs() as lines:
         settle(runs.retention(1))
-    assert [each["event"] for each in lines] == ["weights_removed"]
+    assert [line["event"] for line in lines] == ["weights_removed"]
     assert all((runs.folder / os.fsdecode(name)).exists() for name in strange)
 
 
@@ -186,7 +186,7 @@ def test_an_error_in_one_folder_is_logged_once_and_affects_no_other(runs: Runs) 
         settle(retention)
         retention.on_run_state("a", newest.id, RunState.SUCCEEDED)
         settle(retention)
-    assert sorted(each["event"] for each in lines) == ["run_files_not_removed", "weights_removed"]
+    assert sorted(line["event"] for line in lines) == ["run_files_not_removed", "weights_removed"]
     assert runs.whole(old, newest) == [False, True]
 
 
@@ -204,7 +204,7 @@ def test_a_run_with_an_impossible_end_keeps_its_folder(
         retention.on_run_state("a", newest.id, RunState.SUCCEEDED)
         settle(retention)
     assert runs.there(wrong, old, newest) == [True, False, True]
-    [trouble] = [each for each in lines if each["event"] == "run_files_not_removed"]
+    [trouble] = [line for line in lines if line["event"] == "run_files_not_removed"]
     assert trouble["folder"] == str(runs.folder / wrong.id)
     assert str(finished_at) in trouble["error"]
 

@@ -111,17 +111,17 @@ def test_a_folder_that_is_moved_away_meanwhile_takes_nothing_else_with_it(
 ) -> None:
     """The folder's new parent is not the one it was found in, so nothing there is deleted."""
     (tmp_path / "run" / "inner" / "deep").mkdir(parents=True)
-    other = tmp_path / "other"
-    other.mkdir()
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
     real = os.open
 
     def move(name: str, *arguments: object, **options: object) -> int:
         if name == "..":
             monkeypatch.setattr(os, "open", real)
-            (tmp_path / "run" / "inner" / "deep").rename(other / "deep")
+            (tmp_path / "run" / "inner" / "deep").rename(elsewhere / "deep")
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(os, "open", move)
     with opened(tmp_path) as within, pytest.raises(OSError, match="moved while"):
         sum(delete(within, "run"))
-    assert (other / "deep").is_dir()
+    assert (elsewhere / "deep").is_dir()

@@ -237,16 +237,16 @@ def test_a_round_records_some_of_those_due_together(store, timetable) -> None:
 
 
 def test_a_round_bounds_the_runs_caught_up_on(store, timetable) -> None:
-    each = 30  # missed runs of an agent
+    missed = 30  # missed runs of an agent
     agents = [f"agent-{number}" for number in range(10)]
     for agent in agents:
         store.record_due({DueTime(agent=agent, last_due=NOON): []}, first_seed=0)
     table = timetable()
     for agent in agents:
         table.add(agent, Schedule(every_seconds=HOUR, catch_up="all"))
-    assert max(rounds(table, store, NOON + each * HOUR)) < MAX_RUNS + each
+    assert max(rounds(table, store, NOON + missed * HOUR)) < MAX_RUNS + missed
     counted = Counter(run.agent for run in store.unfinished())
-    assert counted == dict.fromkeys(agents, each)
+    assert counted == dict.fromkeys(agents, missed)
 
 
 def test_the_longest_due_is_recorded_first(store, timetable) -> None:

@@ -16,8 +16,10 @@ FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
 
 
 def test_a_specification_holds_run_attempt_and_settings(tmp_path: Path, store: Store) -> None:
-    own = AgentSettings(processes_per_run=2, keep_fp32="rnn, *.norm,", settings={"epochs": 3})
-    settings = Settings(home=tmp_path / "home", worker_threads=5, agents={"a": own})
+    agent_settings = AgentSettings(
+        processes_per_run=2, keep_fp32="rnn, *.norm,", settings={"epochs": 3}
+    )
+    settings = Settings(home=tmp_path / "home", worker_threads=5, agents={"a": agent_settings})
     run = store.enqueue("a", first_seed=7)
     attempt = store.begin_attempt(run.id, "i")
     assert attempt is not None
@@ -31,8 +33,8 @@ def test_a_specification_holds_run_attempt_and_settings(tmp_path: Path, store: S
     assert spec.agent_folder == settings.home / "agents" / "a"
     assert spec.repeats is None
     assert spec.definition is None
-    other = make_spec(settings, replace(run, agent="b"), attempt, "module:Agent", FP32)
-    assert (other.processes_per_run, other.settings, other.keep_fp32) == (1, {}, ())
+    of_b = make_spec(settings, replace(run, agent="b"), attempt, "module:Agent", FP32)
+    assert (of_b.processes_per_run, of_b.settings, of_b.keep_fp32) == (1, {}, ())
 
 
 def test_a_configured_agent_is_described_by_its_file(tmp_path: Path, store: Store) -> None:
@@ -55,15 +57,15 @@ def test_a_baseline_run_repeats_its_run(tmp_path: Path, store: Store) -> None:
     assert spec.repeats == settings.home / "runs" / "first"
 
 
-def spec_of(store: Store, home: Path, own: dict, **changes) -> tuple:
+def spec_of(store: Store, home: Path, agent_settings: dict, **changes) -> tuple:
     """The specification of the next attempt of the first run, under the agent's settings *own*."""
-    settings = Settings(home=home, agents={"a": AgentSettings(settings=own)})
+    settings = Settings(home=home, agents={"a": AgentSettings(settings=agent_settings)})
     run = next(iter(store.runs("a")), None) or store.enqueue("a", first_seed=7)
     number = len(list((home / "runs" / run.id / "attempts").glob("*"))) + 1
     attempt = Attempt(run_id=run.id, number=number, incarnation="i", started_at=0.0)
     with capture_logs() as logs:
         spec = make_spec(settings, replace(run, **changes), attempt, "module:Agent", FP32)
-    return spec, [(each["event"], each.get("changed")) for each in logs]
+    return spec, [(entry["event"], entry.get("changed")) for entry in logs]
 
 
 def write_spec(spec: RunSpec, text: str | None = None) -> None:

@@ -64,7 +64,7 @@ def test_lines_without_quotes_mean_the_same_as_beside_a_quoted_one(text: str) ->
     with tempfile.TemporaryDirectory() as folder:
         path, alone, beside = Path(folder) / ".env", list[str](), list[str]()
         path.write_bytes(text.encode())
-        found = read_env_file(path, alone)
+        variables = read_env_file(path, alone)
         path.write_bytes(f"{text}\nOTHER='quoted'\n".encode())
-        assert read_env_file(path, beside) == found
+        assert read_env_file(path, beside) == variables
         assert beside == alone

@@ -22,11 +22,11 @@ class Running:
 
     def poll(self) -> Reload | None:
         """Poll until a change that rests would have been seen."""
-        found = None
+        reload = None
         for _ in range(3):
             self.now += POLL_SECONDS
-            found = found or self.reloader.poll(self.now)
-        return found
+            reload = reload or self.reloader.poll(self.now)
+        return reload
 
     def write(self, text: str) -> Reload | None:
         self.path.write_text(text)
@@ -37,7 +37,7 @@ def logged(outcome: Reload) -> list[str]:
     """Events that *outcome* logs."""
     with capture_logs() as entries:
         outcome.log_outcome()
-    return [each["event"] for each in entries]
+    return [entry["event"] for entry in entries]
 
 
 @pytest.fixture
@@ -309,11 +309,11 @@ def test_a_folder_in_its_place_is_reported_and_leaks_nothing(running: Running) -
     outcome = running.poll()
     assert outcome is not None
     assert "cannot be read" in str(outcome.error)
-    found = set()
-    for each in Path("/proc/self/fd").iterdir():
+    open_files = set()
+    for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # another thread has closed it
-            found.add(each.readlink())
-    assert running.path not in found
+            open_files.add(link.readlink())
+    assert running.path not in open_files
 
 
 def test_a_pipe_or_an_oversized_file_changes_nothing(running: Running) -> None:

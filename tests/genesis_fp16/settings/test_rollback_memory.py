@@ -229,8 +229,8 @@ def test_only_some_settings(host: Host) -> None:
     host.file.write_text("")
     with pytest.raises(SettingsError, match="was false"):
         load_settings(host.file, host.environ, only=("ENABLE_FP16_TRAINING",))
-    found = load_settings(host.file, host.environ, only=("GENESIS_HOME",))
-    assert found.home == host.home
+    settings = load_settings(host.file, host.environ, only=("GENESIS_HOME",))
+    assert settings.home == host.home
 
 
 def test_overrides_are_remembered(host: Host) -> None:

@@ -140,7 +140,7 @@ def test_every_count_is_in_range(env_file: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "blamed", "other"),
+    ("variables", "blamed", "allowed"),
     [
         (
             {"GENESIS_GUARD_SUSTAINED_RATIO": 0.5, "GENESIS_GUARD_STORM_RATIO": 0.4},
@@ -165,24 +165,24 @@ def test_every_count_is_in_range(env_file: Path, name: str) -> None:
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
-    env_file: Path, variables: dict[str, object], blamed: str, other: str
+    env_file: Path, variables: dict[str, object], blamed: str, allowed: str
 ) -> None:
     message = _wrong(env_file, **variables)
-    assert f"{blamed}: must not be {other}" in message
+    assert f"{blamed}: must not be {allowed}" in message
     assert len(message.splitlines()) == 1 + 1
 
 
 @pytest.mark.parametrize(
-    ("wrong", "other"),
+    ("wrong", "compared"),
     [
         ({"GENESIS_GUARD_STORM_RATIO": "high"}, {"GENESIS_GUARD_SUSTAINED_RATIO": 0.9}),
         ({"FP16_LOSS_SCALE": "2e99"}, {"FP16_MIN_LOSS_SCALE": 131072}),
     ],
 )
 def test_a_setting_is_not_compared_with_one_that_is_wrong_by_itself(
-    env_file: Path, wrong: dict[str, object], other: dict[str, object]
+    env_file: Path, wrong: dict[str, object], compared: dict[str, object]
 ) -> None:
-    message = _wrong(env_file, **wrong, **other)
+    message = _wrong(env_file, **wrong, **compared)
     assert len(message.splitlines()) == 1 + 1
     assert next(iter(wrong)) in message
 
@@ -196,9 +196,9 @@ def unbounded(schema: object, path: str) -> Iterator[str]:
         ):
             yield path
     inside = schema.items() if isinstance(schema, dict) else enumerate(schema)
-    for name, each in inside:
-        if isinstance(each, dict | list):
-            yield from unbounded(each, f"{path}.{name}")
+    for name, nested in inside:
+        if isinstance(nested, dict | list):
+            yield from unbounded(nested, f"{path}.{name}")
 
 
 @pytest.mark.parametrize("model", [Settings, AgentSettings])
@@ -211,8 +211,8 @@ def test_a_number_without_bounds_is_found() -> None:
         pause_steps: int = 0
         pause_seconds: Annotated[float, Field(ge=0)] | None = None
 
-    found = list(unbounded(Further.model_json_schema(), "Further"))
-    assert found == ["Further.properties.pause_steps", "Further.properties.pause_seconds.anyOf.0"]
+    names = list(unbounded(Further.model_json_schema(), "Further"))
+    assert names == ["Further.properties.pause_steps", "Further.properties.pause_seconds.anyOf.0"]
 
 
 def test_settings_may_be_equal_to_their_bound(env_file: Path) -> None:
@@ -302,15 +302,15 @@ _EXAMPLE_LINE = re.compile(r"(?:#|# \((?:in the environment|example)\) )?([A-Z][
 def _documented() -> dict[str, tuple[str, str]]:
     """Variable to its comment and its value in .env.example."""
     example = Path(__file__).parents[3] / ".env.example"
-    found: dict[str, tuple[str, str]] = {}
+    documented: dict[str, tuple[str, str]] = {}
     comment = ""
     for line in example.read_text().splitlines():
         match = _EXAMPLE_LINE.fullmatch(line)
         if match:
-            assert match[1] not in found, f"{match[1]} is documented twice"
-            found[match[1]] = (comment, match[2])
+            assert match[1] not in documented, f"{match[1]} is documented twice"
+            documented[match[1]] = (comment, match[2])
         comment = line.removeprefix("# ")
-    return found
+    return documented
 
 
 def _comment(model: type[BaseModel], name: str) -> str:
@@ -336,9 +336,11 @@ def test_env_example_documents_every_setting_once() -> None:
 
 def test_the_example_of_an_agents_own_setting_is_valid() -> None:
     prefix = f"{AGENTS_PREFIX}SE_DARWIN__SETTINGS__"
-    own = {n.removeprefix(prefix): v[1] for n, v in _documented().items() if n.startswith(prefix)}
-    assert own
-    SEDarwinSettings.model_validate({name.lower(): value for name, value in own.items()})
+    variables = {
+        n.removeprefix(prefix): v[1] for n, v in _documented().items() if n.startswith(prefix)
+    }
+    assert variables
+    SEDarwinSettings.model_validate({name.lower(): value for name, value in variables.items()})
 
 
 def test_env_example_loads_and_changes_nothing(tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ def test_a_name_like_the_rollback_flag_is_refused_with_its_name(env_file: Path, 
 def test_other_names_in_the_environment_are_ignored(env_file: Path) -> None:
     with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
         load_settings(env_file, {"DISABLE_FP16": "true"})
-    others = {"DS_FP16_MODE": "1", "GENESYS_CLOUD_REGION": "eu", "GENERAL_SEED": "1", "SEED": "1"}
-    assert load_settings(env_file, others) == Settings(env_file=env_file)
+    foreign = {"DS_FP16_MODE": "1", "GENESYS_CLOUD_REGION": "eu", "GENERAL_SEED": "1", "SEED": "1"}
+    assert load_settings(env_file, foreign) == Settings(env_file=env_file)
 
 
 def test_a_file_that_the_environment_names_must_exist(tmp_path: Path) -> None:
@@ -294,10 +294,10 @@ def test_any_text_gives_settings_or_an_error_that_names_it(variables: dict[str, 
         assert any(name in problem for name in [*variables, *VARIABLES]), problem
         assert re.search(": .{8}", problem), problem
     if not problems:
-        found = load_settings(Path("/nowhere/.env"), variables)
-        json.dumps(found.model_dump(mode="json"), allow_nan=False).encode()
-        assert Settings.model_validate(found.model_dump()).model_dump() == found.model_dump()
-        assert found.describe()
+        settings = load_settings(Path("/nowhere/.env"), variables)
+        json.dumps(settings.model_dump(mode="json"), allow_nan=False).encode()
+        assert Settings.model_validate(settings.model_dump()).model_dump() == settings.model_dump()
+        assert settings.describe()
 
 
 @pytest.mark.process

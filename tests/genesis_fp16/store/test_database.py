@@ -190,9 +190,9 @@ def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
 def test_a_locked_table_on_a_server_is_given_up_soon(postgres_settings: Settings) -> None:
     """As with SQLite: a change of precision must not wait for a lock."""
     Store.open(postgres_settings).close()
-    other = create_engine(database_url(postgres_settings))
+    engine = create_engine(database_url(postgres_settings))
     with (
-        other.connect() as connection,
+        engine.connect() as connection,
         closing(Store.open(postgres_settings, busy_milliseconds=200)) as store,
     ):
         connection.execute(text("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"))
@@ -202,7 +202,7 @@ def test_a_locked_table_on_a_server_is_given_up_soon(postgres_settings: Settings
         assert time.monotonic() - begun < 5 * crowding()
         connection.rollback()
         store.enqueue("a", first_seed=0)
-    other.dispose()
+    engine.dispose()
     error = store_error(database_url(postgres_settings), refused.value)
     assert "another client of the server keeps a table locked" in str(error)
 

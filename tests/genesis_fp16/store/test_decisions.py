@@ -112,35 +112,41 @@ def test_an_unreadable_override_demands_fp32_until_it_is_cleared(
     home_settings: Settings, column: str, value: object, whom: str | None
 ) -> None:
     path = home_settings.home / "genesis.db"
-    with closing(new_store(home_settings)) as store, closing(sqlite3.connect(path)) as other:
+    with closing(new_store(home_settings)) as store, closing(sqlite3.connect(path)) as database:
         store.overrides.set(MINE)
-        with other:
-            other.execute(f"UPDATE overrides SET {column} = ?", (value,))
+        with database:
+            database.execute(f"UPDATE overrides SET {column} = ?", (value,))
         store.overrides.set(replace(ALL, precision="fp16", next_run=True))
-        [_, found] = store.overrides.in_force()
-        assert (found.agent, found.precision, found.next_run) == (whom, "fp32", False)
-        assert found.reason.startswith("override 1 cannot be read")
-        assert applicable_overrides([found], "a", 0.0)
+        [_, unreadable] = store.overrides.in_force()
+        assert (unreadable.agent, unreadable.precision, unreadable.next_run) == (
+            whom,
+            "fp32",
+            False,
+        )
+        assert unreadable.reason.startswith("override 1 cannot be read")
+        assert applicable_overrides([unreadable], "a", 0.0)
         assert store.overrides.clear(whom, actor="me", reason="over")
-        assert [each for each in store.overrides.in_force() if each.precision == "fp32"] == []
+        assert [
+            override for override in store.overrides.in_force() if override.precision == "fp32"
+        ] == []
 
 
 def test_a_change_that_cannot_be_read_is_left_out(home_settings: Settings) -> None:
     path = home_settings.home / "genesis.db"
-    with closing(new_store(home_settings)) as store, closing(sqlite3.connect(path)) as other:
+    with closing(new_store(home_settings)) as store, closing(sqlite3.connect(path)) as database:
         store.overrides.set(ALL)
         store.overrides.set(MINE)
-        with other:
-            other.execute("UPDATE audit SET at = 'abc' WHERE subject = 'a'")
-        assert [each.subject for each in store.overrides.audit()] == ["all"]
+        with database:
+            database.execute("UPDATE audit SET at = 'abc' WHERE subject = 'a'")
+        assert [change.subject for change in store.overrides.audit()] == ["all"]
 
 
 def test_the_last_decision_on_an_agent_is_in_force(store: Store) -> None:
     assert store.guard.latest() == {}
-    other = replace(TRIPPED, agent="b", trigger=Trigger.UNDERFLOW)
-    for decision in (TRIPPED, other, CLEARED):
+    of_b = replace(TRIPPED, agent="b", trigger=Trigger.UNDERFLOW)
+    for decision in (TRIPPED, of_b, CLEARED):
         store.guard.add(decision)
-    assert store.guard.latest() == {"a": CLEARED, "b": other}
+    assert store.guard.latest() == {"a": CLEARED, "b": of_b}
     assert store.guard.history("a") == [CLEARED, TRIPPED]
     assert store.guard.history("a", limit=1) == [CLEARED]
 

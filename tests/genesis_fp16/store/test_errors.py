@@ -53,8 +53,8 @@ def settings() -> Iterator[Settings]:
 
 def test_a_locked_database_names_who_holds_it(settings: Settings) -> None:
     path = settings.home / "genesis.db"
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    with closing(sqlite3.connect(path)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
         with (
             closing(Store.open(settings, busy_milliseconds=1)) as store,
             pytest.raises(StoreError, match=f"is locked; .*fuser {path}"),
@@ -94,8 +94,8 @@ def test_the_remedy_for_a_disk_that_fills_up_is_space(settings: Settings) -> Non
 @pytest.mark.parametrize("closed", ["file", "home"])
 def test_a_user_without_access_learns_the_owner(settings: Settings, closed: str) -> None:
     path = settings.home / "genesis.db"
-    for each in settings.home.iterdir():
-        each.chmod(0o444)
+    for entry in settings.home.iterdir():
+        entry.chmod(0o444)
     settings.home.chmod(0o555)
     blocked = path
     if closed == "home":

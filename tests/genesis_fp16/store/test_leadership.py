@@ -38,8 +38,8 @@ def daemon(engine: Engine) -> Iterator[Lead]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.release()
+    for leadership in made:
+        leadership.release()
 
 
 class Clock:

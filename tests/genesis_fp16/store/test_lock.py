@@ -98,16 +98,16 @@ def test_one_daemon_per_postgres_database(
             return False
 
         until(is_lost)
-    other = DaemonLock(elsewhere)
+    second = DaemonLock(elsewhere)
 
     def is_taken() -> bool:
         with suppress(LockHeldError):  # the server may still be ending the connection
-            other.acquire()
+            second.acquire()
             return True
         return False
 
     until(is_taken)
     try:
-        assert other.seconds_to_wait() > 0.0, "the first one has not ended in order"
+        assert second.seconds_to_wait() > 0.0, "the first one has not ended in order"
     finally:
-        other.release()
+        second.release()

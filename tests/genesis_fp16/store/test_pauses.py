@@ -19,10 +19,10 @@ def test_a_pause_outlives_its_process_and_is_audited(store: Store, any_settings)
     store.pauses.begin(replace(MINE, reason="still moving"))
     store.pauses.begin(ALL)
     again = Store.open(any_settings)
-    found = again.pauses.in_force()
-    assert found == {"a": replace(MINE, reason="still moving"), None: ALL}
-    assert pauses_of(found, "b") == (ALL,)
-    assert [each.agent for each in pauses_of(found, "a")] == ["a", None]
+    pauses = again.pauses.in_force()
+    assert pauses == {"a": replace(MINE, reason="still moving"), None: ALL}
+    assert pauses_of(pauses, "b") == (ALL,)
+    assert [pause.agent for pause in pauses_of(pauses, "a")] == ["a", None]
     with pytest.raises(AgentPausedError, match=r"it is paused by ann: still moving.*resume a "):
         again.pauses.check("a")
     with pytest.raises(AgentPausedError, match=r"all agents are paused by ann: a flood.*--all"):
@@ -33,7 +33,9 @@ def test_a_pause_outlives_its_process_and_is_audited(store: Store, any_settings)
     again.close()
     assert list(store.pauses.in_force()) == ["a"]
     store.pauses.check("b")
-    assert [(each.action, each.subject, each.actor) for each in store.overrides.audit()] == [
+    assert [
+        (change.action, change.subject, change.actor) for change in store.overrides.audit()
+    ] == [
         ("resume", "all", "bob"),
         ("pause", "all", "ann"),
         ("pause", "a", "ann"),
@@ -53,9 +55,9 @@ def test_a_pause_that_cannot_be_read_stays_in_force_and_can_be_ended(
         if engine.dialect.name == "sqlite":
             connection.execute(text("UPDATE pauses SET created_at = 'once' WHERE agent = 'a'"))
     engine.dispose()
-    found = store.pauses.in_force()
-    assert found.keys() == {"a", None}, "whose agent cannot be read holds for all"
-    assert "cannot be read" in found[None].reason
+    pauses = store.pauses.in_force()
+    assert pauses.keys() == {"a", None}, "whose agent cannot be read holds for all"
+    assert "cannot be read" in pauses[None].reason
     assert store.pauses.end(None, actor="bob", reason="mended")
     assert store.pauses.end("a", actor="bob", reason="mended")
     assert store.pauses.in_force() == {}

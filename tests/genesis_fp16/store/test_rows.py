@@ -51,8 +51,8 @@ def test_an_unreadable_run_is_left_out_and_logged_once(
     wrong, right = (store.enqueue("a", first_seed=0) for _ in range(2))
     write(f"UPDATE runs SET {column} = {value} WHERE id = '{wrong.id}'")
     with structlog.testing.capture_logs() as logs:
-        for found in (store.runs(), store.unfinished(), store.runs("a")):
-            assert [run.id for run in found] == [right.id]
+        for runs in (store.runs(), store.unfinished(), store.runs("a")):
+            assert [run.id for run in runs] == [right.id]
         assert store.run(wrong.id) is None
     [line] = logs
     assert (line["event"], line["table"], line["row"]) == (
@@ -92,7 +92,7 @@ def succeeded(store: Store) -> Run:
 def test_text_of_a_wrong_encoding_is_replaced(store: Store, write: Callable[[str], None]) -> None:
     run = store.enqueue("a", first_seed=0)
     write("UPDATE runs SET error = CAST(x'6f64ff' AS TEXT)")
-    assert [(each.id, each.error) for each in store.runs()] == [
+    assert [(row.id, row.error) for row in store.runs()] == [
         (run.id, "od\N{REPLACEMENT CHARACTER}")
     ]
 
@@ -100,9 +100,9 @@ def test_text_of_a_wrong_encoding_is_replaced(store: Store, write: Callable[[str
 def test_a_success_with_an_invalid_time_is_ignored(
     store: Store, write: Callable[[str], None]
 ) -> None:
-    one, other = succeeded(store), succeeded(store)
-    write(f"UPDATE runs SET finished_at = 'abc' WHERE id = '{other.id}'")
-    first = store.run(one.id)
+    valid, invalid = succeeded(store), succeeded(store)
+    write(f"UPDATE runs SET finished_at = 'abc' WHERE id = '{invalid.id}'")
+    first = store.run(valid.id)
     assert first is not None
     assert store.last_success("a") == first.finished_at
 
@@ -132,7 +132,7 @@ def test_a_comparison_leaves_out_what_cannot_be_read(
         done = RunTransition(state=RunState.SUCCEEDED)
         store.end_attempt(attempt, Ending(exit_code=0), done, finished_at=store.now())
     write(f"UPDATE runs SET {column} = 'abc' WHERE id = '{wrong.id}'")
-    assert wrong.id not in [each.run_id for each in store.compared.results("a")]
+    assert wrong.id not in [result.run_id for result in store.compared.results("a")]
     assert [(pair.half_run, pair.half, pair.fp32) for pair in store.compared.pairs("a")] == [
         (right.id, 0.5, 0.25)
     ]

@@ -69,16 +69,16 @@ def test_another_attempt_waits_and_is_counted(store: Store) -> None:
     second = store.begin_attempt(run.id, "two")
     assert second is not None
     assert second.number == 2
-    assert [each.incarnation for each in store.attempts(run.id)] == ["one", "two"]
+    assert [attempt.incarnation for attempt in store.attempts(run.id)] == ["one", "two"]
 
 
 def test_an_agent_has_one_active_run(store: Store) -> None:
     one, two = (store.enqueue("a", first_seed=0) for _ in range(2))
-    other = store.enqueue("b", first_seed=0)
+    of_b = store.enqueue("b", first_seed=0)
     assert store.begin_attempt(one.id, "one")
     with pytest.raises(IntegrityError):
         store.begin_attempt(two.id, "two")
-    assert store.begin_attempt(other.id, "three")
+    assert store.begin_attempt(of_b.id, "three")
     assert store.attempts(two.id) == [], "the refused attempt leaves nothing"
 
 
@@ -153,9 +153,9 @@ class AnyHistory(RuleBasedStateMachine):
     def move(self, data, state: RunState) -> None:
         run_id = data.draw(st.sampled_from(sorted(self.expected)))
         busy = {
-            self.agents[other]
-            for other, at in self.expected.items()
-            if at in ACTIVE and other != run_id
+            self.agents[active]
+            for active, at in self.expected.items()
+            if at in ACTIVE and active != run_id
         }
         if state in ACTIVE and self.agents[run_id] in busy:
             try:
@@ -171,8 +171,8 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_database_agrees(self) -> None:
-        found = {run.id: run.state for run in self.store.runs(limit=1000)}
-        assert found == self.expected
+        states = {run.id: run.state for run in self.store.runs(limit=1000)}
+        assert states == self.expected
         unfinished = {run.id for run in self.store.unfinished()}
         assert unfinished == {k for k, state in self.expected.items() if state not in TERMINAL}
 

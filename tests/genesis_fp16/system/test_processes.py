@@ -44,7 +44,7 @@ def test_a_tree_is_found_and_killed() -> None:
         assert len(descendants) == 1
         parent.kill()
         kill(descendants)
-    wait_until(lambda: all(gone(each.pid) for each in descendants), "the end of all")
+    wait_until(lambda: all(gone(descendant.pid) for descendant in descendants), "the end of all")
     assert living_descendants(parent.pid) == []
 
 

@@ -38,7 +38,7 @@ class FaultyPolicyAgent:
             load_policy(_with_the_configuration_of_gpt2(model, context.run_folder / "model"))
         if fault == "begins with its model":
             folder = context.at_start(context.agent_folder / "published")
-            context.logger.info("began", files=" ".join(each.name for each in folder.iterdir()))
+            context.logger.info("began", files=" ".join(path.name for path in folder.iterdir()))
         if fault == "NaN":
             torch.nn.init.constant_(model.lm_head.weight, torch.nan)
         if fault == "another tokenizer":
@@ -83,7 +83,7 @@ class FaultyPolicyAgent:
     def publish(self, context, model, report):
         (context.agent_folder / "published").mkdir(exist_ok=True)
         (context.agent_folder / "published" / context.run_id).touch()
-        kept = [_weights(model).equal(each) for each in self._seen]
+        kept = [_weights(model).equal(seen) for seen in self._seen]
         reason = f"reward {report.evaluation.value}, epoch {1 + kept.index(True)}"
         return Publication(published=False, reason=reason, metrics={})
 
@@ -99,7 +99,7 @@ def _endless_policy(tokenizer):
 
 
 def _weights(model):
-    return torch.cat([each.detach().flatten() for each in model.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def _with_the_configuration_of_gpt2(model, folder: Path) -> Path:

@@ -12,7 +12,7 @@ def test_what_is_made_meanwhile_is_left_out_of_collections() -> None:
         assert not gc.isenabled()
         made = [[]]
     assert gc.isenabled()
-    assert not any(each is made for each in gc.get_objects())
+    assert not any(known is made for known in gc.get_objects())
 
 
 def test_an_error_leaves_the_collector_on() -> None:

@@ -34,7 +34,7 @@ Start = Callable[..., Any]
 def leftovers(attempt: Any) -> list[psutil.Process]:
     """Living processes that write to the attempt's log."""
     log = attempt.spec.attempt_folder / "worker.log"
-    return [each for each in psutil.process_iter() if output_of(each) == log]
+    return [process for process in psutil.process_iter() if output_of(process) == log]
 
 
 def test_two_ranks_train_flip_and_stop_together_and_rank_0_does_the_rest(
@@ -122,9 +122,9 @@ def test_the_error_of_the_failed_rank_is_reported(start: Start, tmp_path: Path) 
 
 
 def failure(rank: int, code: int, seconds: int) -> ProcessFailure:
-    found = ProcessFailure(local_rank=rank, pid=1, exitcode=code, error_file=os.devnull)
-    found.timestamp = seconds
-    return found
+    failed = ProcessFailure(local_rank=rank, pid=1, exitcode=code, error_file=os.devnull)
+    failed.timestamp = seconds
+    return failed
 
 
 def report(outcome: Any, error: str, seconds: float) -> Finished:
@@ -137,7 +137,7 @@ def test_the_first_failure_is_the_reported_one(spec: RunSpec) -> None:
     stopped = report("stopped", "", 10.97)
 
     def combined(failures: list[ProcessFailure], reports: dict[int, Finished]) -> Finished:
-        return combine_reports(spec, {each.local_rank: each for each in failures}, reports)
+        return combine_reports(spec, {failed.local_rank: failed for failed in failures}, reports)
 
     assert combined([], {0: stopped, 1: lost}) == stopped
     killed = combined([failure(0, 1, 11), failure(1, -9, 11)], {0: lost, 1: stopped})

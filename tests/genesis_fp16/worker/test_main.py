@@ -361,8 +361,8 @@ def test_lost_snapshot_sets_the_checkpoints_aside_and_trains_from_the_start(
 
     second = start(2, settings={"epochs": 1, "collect": "5"})
     assert second.end() == 0, second.log
-    lost = [each for each in second.of(Notice) if each.event == "snapshot_lost"]
-    assert [each.level for each in lost] == ["warning"]
+    lost = [notice for notice in second.of(Notice) if notice.event == "snapshot_lost"]
+    assert [notice.level for notice in lost] == ["warning"]
     assert lost[0].fields["file"] == str(snapshot)
     assert not second.of(Resumed)
     assert "trains on 9" in second.log  # the four recorded before and five new ones

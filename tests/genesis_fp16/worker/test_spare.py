@@ -28,8 +28,8 @@ def test_a_prewarmed_run_gives_the_bits_of_a_cold_one(
 
         assert cold.end() == 0, cold.log
         folders = ("agent_folder", "run_folder", "attempt_folder")
-        own = {name: tmp_path / "prewarmed" / name for name in folders}
-        spec = cold.spec.model_copy(update=own)
+        places = {name: tmp_path / "prewarmed" / name for name in folders}
+        spec = cold.spec.model_copy(update=places)
         spec.attempt_folder.mkdir(parents=True)
         pid, statuses = executor.spare.process.pid, []
         handle = executor.submit(spec)
@@ -41,7 +41,10 @@ def test_a_prewarmed_run_gives_the_bits_of_a_cold_one(
     assert "trains on 4" in log
     events = list(read_events(spec.events_path))
     assert [event.pid for event in events if isinstance(event, Started)] == [pid]
-    last = [[e for e in each if isinstance(e, Evaluated)][-1] for each in (events, cold.events)]
+    last = [
+        [e for e in attempt_events if isinstance(e, Evaluated)][-1]
+        for attempt_events in (events, cold.events)
+    ]
     assert last[0].metrics == last[1].metrics
     ours, theirs = (
         torch.load(at.agent_folder / "published" / "model.pt") for at in (spec, cold.spec)

@@ -115,9 +115,9 @@ def test_a_repetition_begins_with_what_the_repeated_run_began_with(
 
     def began_with(folder: Path) -> list[str]:
         events = EventTail(folder / "events.ndjson").read()
-        return [each.fields["files"] for each in events if getattr(each, "event", "") == "began"]
+        return [event.fields["files"] for event in events if getattr(event, "event", "") == "began"]
 
-    found = [began_with(folder) for folder in runs.values()]
-    assert found == [[""], ["first"], ["first"]]
-    published = {each.name for each in (tmp_path / "agent" / "published").iterdir()}
+    began = [began_with(folder) for folder in runs.values()]
+    assert began == [[""], ["first"], ["first"]]
+    published = {path.name for path in (tmp_path / "agent" / "published").iterdir()}
     assert published == {"first", "second"}

@@ -28,9 +28,9 @@
   function merge(first, second) {
     if (!second) return first;
     if (first.precision !== second.precision) return { ...second, overflows: first.overflows + second.overflows };
-    const losses = [first, second].filter((each) => each.loss != null);
-    const steps = losses.reduce((sum, each) => sum + (each.steps || 1), 0);
-    const loss = losses.reduce((sum, each) => sum + each.loss * (each.steps || 1), 0) / steps;
+    const losses = [first, second].filter((point) => point.loss != null);
+    const steps = losses.reduce((sum, point) => sum + (point.steps || 1), 0);
+    const loss = losses.reduce((sum, point) => sum + point.loss * (point.steps || 1), 0) / steps;
     return {
       ...second, steps: first.steps + second.steps, overflows: first.overflows + second.overflows,
       seconds: first.seconds + second.seconds, loss: losses.length ? loss : null,
@@ -38,14 +38,14 @@
   }
 
   function columns() {
-    const steps = points.map((each) => each.step);
-    const losses = points.map((each) => each.loss ?? null);
-    const exponents = points.map((each) => each.precision === "fp16" ? Math.log2(each.loss_scale) : null);
+    const steps = points.map((point) => point.step);
+    const losses = points.map((point) => point.loss ?? null);
+    const exponents = points.map((point) => point.precision === "fp16" ? Math.log2(point.loss_scale) : null);
     return { loss: [steps, losses], scale: [steps, exponents] };
   }
 
   function wantsLogarithm() {
-    const losses = points.map((each) => each.loss).filter((loss) => loss != null);
+    const losses = points.map((point) => point.loss).filter((loss) => loss != null);
     const least = Math.min(...losses);
     return losses.length > 1 && least > 0 && Math.max(...losses) / least > LOG_RATIO;
   }
@@ -56,9 +56,9 @@
     ctx.save();
     ctx.fillStyle = css("--overflow");
     const size = 5 * ratio, foot = bbox.top + bbox.height;
-    for (const each of points) {
-      if (!each.overflows) continue;
-      const x = chart.valToPos(each.step, "x", true);
+    for (const point of points) {
+      if (!point.overflows) continue;
+      const x = chart.valToPos(point.step, "x", true);
       ctx.beginPath();
       ctx.moveTo(x - size, foot); ctx.lineTo(x + size, foot); ctx.lineTo(x, foot - 1.8 * size);
       ctx.fill();
@@ -69,15 +69,15 @@
     ctx.textAlign = "left";
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
     let before = null, free = -Infinity;
-    for (const each of points) {
-      if (before !== null && before !== each.precision) {
-        const x = chart.valToPos(each.step - each.steps, "x", true);
+    for (const point of points) {
+      if (before !== null && before !== point.precision) {
+        const x = chart.valToPos(point.step - point.steps, "x", true);
         ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, foot); ctx.stroke();
-        const text = each.precision.toUpperCase(), width = ctx.measureText(text).width;
+        const text = point.precision.toUpperCase(), width = ctx.measureText(text).width;
         const left = Math.min(x + 4 * ratio, bbox.left + bbox.width - width);
         if (left > free) { ctx.fillText(text, left, bbox.top + 12 * ratio); free = left + width; }
       }
-      before = each.precision;
+      before = point.precision;
     }
     ctx.restore();
   }
@@ -89,12 +89,12 @@
     charts = [
       chart("loss-chart", data.loss, {
         label: logarithmic ? "loss (log)" : "loss", stroke: css("--loss"),
-        axis: { values: (_, splits) => splits.map((each) => each == null ? "" : shortNumber(each)) },
+        axis: { values: (_, splits) => splits.map((tick) => tick == null ? "" : shortNumber(tick)) },
         scale: logarithmic ? { distr: 3 } : {},
       }),
       chart("scale-chart", data.scale, {
         label: "loss scale", stroke: css("--scale"), paths: uPlot.paths.stepped({ align: -1 }),
-        axis: { values: (_, splits) => splits.map((each) => Number.isInteger(each) ? power(each) : "") },
+        axis: { values: (_, splits) => splits.map((tick) => Number.isInteger(tick) ? power(tick) : "") },
         scale: { range: (_, low, high) => low == null ? [0, 1] : [Math.floor(low) - 1, Math.ceil(high) + 1] },
       }),
     ];
@@ -119,7 +119,7 @@
   function describe(index) {
     const point = points[index ?? points.length - 1];
     if (!point) return;
-    const overflows = points.reduce((sum, each) => sum + each.overflows, 0);
+    const overflows = points.reduce((sum, passed) => sum + passed.overflows, 0);
     const parts = [
       `Step ${point.step.toLocaleString("en")}`, `loss ${shortNumber(point.loss)}`,
       point.precision === "fp16" ? `loss scale ${power(Math.log2(point.loss_scale))}` : null,
@@ -174,9 +174,9 @@
   }
 
   new ResizeObserver(() => {
-    for (const each of charts) {
-      const width = each.root.parentElement.clientWidth;
-      if (width && width !== each.width) each.setSize({ width, height: HEIGHT });
+    for (const plot of charts) {
+      const width = plot.root.parentElement.clientWidth;
+      if (width && width !== plot.width) plot.setSize({ width, height: HEIGHT });
     }
   }).observe(section);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (charts.length) build(); });

@@ -16,7 +16,7 @@ def _report(home: Path, name: str, text: str = "report") -> Path:
 def test_reports_are_listed_newest_first_and_read(tmp_path: Path) -> None:
     os.utime(_report(tmp_path, "older"), (1, 1))
     _report(tmp_path, "newer", "content")
-    assert [each.name for each in lab_reports.find(tmp_path)] == ["newer", "older"]
+    assert [report.name for report in lab_reports.find(tmp_path)] == ["newer", "older"]
     assert lab_reports.read(tmp_path, "newer") == b"content"
 
 
@@ -41,7 +41,7 @@ def test_folders_with_other_names_hide_no_report(tmp_path: Path) -> None:
     _report(tmp_path, "mine")
     for number in range(600):
         (tmp_path / lab_reports.FOLDER / f".hidden{number}").mkdir()
-    assert [each.name for each in lab_reports.find(tmp_path)] == ["mine"]
+    assert [report.name for report in lab_reports.find(tmp_path)] == ["mine"]
 
 
 def test_a_home_without_reports_has_none(tmp_path: Path) -> None:

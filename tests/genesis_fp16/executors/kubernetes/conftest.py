@@ -54,13 +54,13 @@ def wait_for(engine: KubernetesEngine) -> Callable[..., JobStatus]:
     """Ask until the job has one of some states."""
 
     def wait(job: JobRef, *states: JobState) -> JobStatus:
-        found: list[JobStatus] = []
+        seen: list[JobStatus] = []
 
         def reached() -> bool:
-            found.append(engine.statuses([job])[job.name])
-            return found[-1].state in states
+            seen.append(engine.statuses([job])[job.name])
+            return seen[-1].state in states
 
         wait_until(reached, f"{job.name} to be {' or '.join(states)}")
-        return found[-1]
+        return seen[-1]
 
     return wait

@@ -45,8 +45,8 @@ class Kubelet:
             if self.silent:
                 continue
             try:
-                found = self._api.get(self._pods).body["items"]
-                pods = {pod["metadata"]["uid"]: pod for pod in found}
+                items = self._api.get(self._pods).body["items"]
+                pods = {pod["metadata"]["uid"]: pod for pod in items}
                 for uid, pod in pods.items():
                     self._care(uid, pod)
             except EngineError as error:

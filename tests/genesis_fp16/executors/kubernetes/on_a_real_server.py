@@ -63,8 +63,8 @@ def engine(real_cluster: RealCluster, tmp_path: Path) -> Iterator[KubernetesEngi
 
 
 def version(cluster: RealCluster) -> tuple[int, int]:
-    found = cluster.api.get("/version").body
-    return int(found["major"]), int(found["minor"].rstrip("+"))
+    reported = cluster.api.get("/version").body
+    return int(reported["major"]), int(reported["minor"].rstrip("+"))
 
 
 class JobCluster:
@@ -88,10 +88,10 @@ class TestContract(LauncherContract):
 
     def test_the_cluster_passes_its_own_checks(self, cluster: JobCluster) -> None:
         with closing(cluster.engine()) as engine:
-            wrong = [each for each in engine.check() if not each.ok]
+            wrong = [finding for finding in engine.check() if not finding.ok]
         if version(cluster.real) < OLDEST:
-            [found] = wrong
-            assert "may start a second pod" in found.remedy
+            [finding] = wrong
+            assert "may start a second pod" in finding.remedy
         else:
             assert wrong == []
 
@@ -180,7 +180,7 @@ def test_a_missing_right_is_named(
         ) as caught:
             engine.stop(job)
         assert caught.value.temporary
-        [rights] = [each for each in engine.check() if "may not in" in each.what]
+        [rights] = [finding for finding in engine.check() if "may not in" in finding.what]
         assert "create jobs, get jobs, list jobs, delete jobs, list pods" in rights.what
     finally:
         binding["metadata"] = {"name": "genesis-fp16"}
@@ -262,8 +262,8 @@ def test_a_wrong_token_and_a_job_that_is_invalid_are_refused(
         with pytest.raises(EngineError, match="422") as caught:
             wrong.submit(request_of("true"))
         assert not caught.value.temporary
-        found = [each for each in wrong.check() if "a Job is refused" in each.what]
-        assert len(found) == 1
+        refused = [finding for finding in wrong.check() if "a Job is refused" in finding.what]
+        assert len(refused) == 1
 
 
 def test_the_command_executors_check_reports_what_it_finds(

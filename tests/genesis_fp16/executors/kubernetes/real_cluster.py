@@ -199,8 +199,8 @@ class RealCluster:
 
     def _apply(self) -> None:
         self.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        for each in MANIFESTS:
-            manifest = yaml.safe_load((DEPLOY / each).read_text())
+        for file in MANIFESTS:
+            manifest = yaml.safe_load((DEPLOY / file).read_text())
             version, resource = manifest["apiVersion"], manifest["kind"].lower()
             resource = resource.replace("policy", "policie") + "s"
             self.api.post(self.path(resource, "" if version == "v1" else version), _named(manifest))

@@ -36,16 +36,16 @@ def test_the_whole_request_has_one_deadline(cluster: KubernetesCluster) -> None:
 def test_a_certificate_of_another_is_refused(
     cluster: KubernetesCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    other = KubernetesCluster(tmp_path_factory.mktemp("other"))
+    impostor = KubernetesCluster(tmp_path_factory.mktemp("other"))
     try:
-        text = cluster.config.read_text().replace(str(cluster.port), str(other.port))
-        other.config.write_text(text)
+        text = cluster.config.read_text().replace(str(cluster.port), str(impostor.port))
+        impostor.config.write_text(text)
         with pytest.raises(ApiError, match="does not trust") as caught:
-            KubernetesApi(find_credentials(other.config, None)).get("/version")
+            KubernetesApi(find_credentials(impostor.config, None)).get("/version")
         assert not caught.value.temporary
-        assert other.requests() == [], "it has seen no token"
+        assert impostor.requests() == [], "it has seen no token"
     finally:
-        other.close()
+        impostor.close()
 
 
 def test_a_wrong_token_is_not_shown(cluster: KubernetesCluster) -> None:

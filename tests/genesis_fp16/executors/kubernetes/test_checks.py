@@ -17,7 +17,7 @@ def test_a_cluster_with_all_that_is_needed(
     engine: KubernetesEngine, cluster: KubernetesCluster
 ) -> None:
     findings = engine.check()
-    assert [each for each in findings if not each.ok] == []
+    assert [finding for finding in findings if not finding.ok] == []
     assert findings[0].what == f"kubernetes v1.34.1 at https://127.0.0.1:{cluster.port}"
     assert not cluster.objects("/apis/batch/v1/namespaces/training/jobs"), "the trial is not kept"
 
@@ -51,14 +51,14 @@ def test_what_is_lacking_is_named(
     remedy: str,
 ) -> None:
     cluster.set(**behaviour)
-    [lacking] = [each for each in engine.check() if not each.ok]
+    [lacking] = [finding for finding in engine.check() if not finding.ok]
     assert what in lacking.what
     assert remedy in lacking.remedy
 
 
 def test_a_volume_that_is_not_there(cluster: KubernetesCluster, tmp_path: Path) -> None:
     engine = cluster.engine(tmp_path, kubernetes_volume_claim="other")
-    [lacking] = [each for each in engine.check() if not each.ok]
+    [lacking] = [finding for finding in engine.check() if not finding.ok]
     assert lacking.what == "training has no PersistentVolumeClaim other"
 
 
@@ -68,7 +68,7 @@ def test_a_volume_of_one_node(engine: KubernetesEngine, cluster: KubernetesClust
     changed = {**claim, "spec": {"accessModes": ["ReadWriteOnce"]}}
     cluster.ask("PUT", path, changed)
     try:
-        [lacking] = [each for each in engine.check() if not each.ok]
+        [lacking] = [finding for finding in engine.check() if not finding.ok]
         assert "use ReadWriteMany" in lacking.remedy
     finally:
         cluster.ask("PUT", path, {**claim, "metadata": {}})
@@ -76,7 +76,7 @@ def test_a_volume_of_one_node(engine: KubernetesEngine, cluster: KubernetesClust
 
 def test_a_job_that_is_refused(cluster: KubernetesCluster, tmp_path: Path) -> None:
     engine = cluster.engine(tmp_path, kubernetes_namespace="elsewhere")
-    lacking = [each.remedy for each in engine.check() if not each.ok]
+    lacking = [finding.remedy for finding in engine.check() if not finding.ok]
     assert any('namespaces "elsewhere" not found' in remedy for remedy in lacking)
 
 

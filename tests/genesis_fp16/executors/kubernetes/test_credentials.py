@@ -31,18 +31,18 @@ def test_a_pod_uses_its_service_account(cluster: KubernetesCluster, tmp_path: Pa
     (tmp_path / "ca.crt").write_bytes(cluster.certificate.read_bytes())
     (tmp_path / "namespace").write_text("training\n")
     (tmp_path / "token").write_text("first\n")
-    found = find_credentials(None, None, tmp_path)
-    assert (found.host, found.port, found.namespace) == (
+    credentials = find_credentials(None, None, tmp_path)
+    assert (credentials.host, credentials.port, credentials.namespace) == (
         "kubernetes.default.svc",
         443,
         "training",
     )
-    assert found.bearer() == "first"
+    assert credentials.bearer() == "first"
     (tmp_path / "token").write_text("second\n")
-    assert found.bearer() == "second", "tokens rotate"
+    assert credentials.bearer() == "second", "tokens rotate"
     (tmp_path / "token").unlink()
     with pytest.raises(EngineError, match="token cannot be read"):
-        found.bearer()
+        credentials.bearer()
 
 
 def test_a_named_kubeconfig_outranks_the_pod(cluster: KubernetesCluster, tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ def test_a_named_kubeconfig_outranks_the_pod(cluster: KubernetesCluster, tmp_pat
 def test_yaml(cluster: KubernetesCluster, write: Any) -> None:
     yaml = pytest.importorskip("yaml", reason="the extra 'kubernetes' has it")
     path = write(None, yaml.safe_dump(cluster.kubeconfig()))
-    found = find_credentials(path, "test")
-    assert found.namespace == "training"
-    assert KubernetesApi(found).get("/version").body["gitVersion"]
+    credentials = find_credentials(path, "test")
+    assert credentials.namespace == "training"
+    assert KubernetesApi(credentials).get("/version").body["gitVersion"]
 
 
 def test_files_beside_the_kubeconfig(
@@ -66,8 +66,8 @@ def test_files_beside_the_kubeconfig(
     (tmp_path / "ca.pem").write_bytes(cluster.certificate.read_bytes())
     server = config["clusters"][0]["cluster"]["server"]
     config["clusters"][0]["cluster"] = {"server": server, "certificate-authority": "ca.pem"}
-    found = find_credentials(write(config), None)
-    assert KubernetesApi(found).get("/version").body["gitVersion"]
+    credentials = find_credentials(write(config), None)
+    assert KubernetesApi(credentials).get("/version").body["gitVersion"]
 
 
 def test_a_client_certificate(cluster: KubernetesCluster, write: Any, tmp_path: Path) -> None:

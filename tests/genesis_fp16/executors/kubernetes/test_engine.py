@@ -200,7 +200,7 @@ def test_many_jobs_take_two_requests_a_page(
 ) -> None:
     monkeypatch.setattr("genesis_fp16.executors.kubernetes.engine._PAGE", "2")
     jobs = [_submit(engine, request_of("sleep 60")) for _ in range(3)]
-    assert {each.state for each in engine.statuses(jobs).values()} <= {
+    assert {status.state for status in engine.statuses(jobs).values()} <= {
         JobState.WAITING,
         JobState.RUNNING,
     }
@@ -278,7 +278,7 @@ def test_a_server_that_forgets_or_lies_is_reported_as_it_is(
         wait_for(job, JobState.RUNNING)
     cluster.job("forget", forgotten.name)
     cluster.job("claim", praised.name, condition="Complete")
-    states = {name: each.state for name, each in engine.statuses([forgotten, praised]).items()}
+    states = {name: status.state for name, status in engine.statuses([forgotten, praised]).items()}
     assert states == {forgotten.name: JobState.NOT_FOUND, praised.name: JobState.SUCCEEDED}
 
 

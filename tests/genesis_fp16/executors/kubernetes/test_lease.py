@@ -128,7 +128,7 @@ def test_a_renewal_is_not_sent_each_time(daemons: Daemons) -> None:
     assert daemons.cluster.requests() == []
     daemons.clock.seconds += RENEW_SECONDS
     lease.renew()
-    assert [each.split()[0] for each in daemons.cluster.requests()] == ["GET", "PUT"]
+    assert [request.split()[0] for request in daemons.cluster.requests()] == ["GET", "PUT"]
 
 
 def test_who_does_not_hold_it_renews_nothing(daemons: Daemons) -> None:

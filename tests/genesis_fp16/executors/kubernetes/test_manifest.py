@@ -53,8 +53,8 @@ def test_without_a_shared_folder_there_is_no_volume_and_a_secret_has_the_keys() 
     settings = SETTINGS.model_copy(update={"kubernetes_secret": "bucket-keys"})
     manifest = job_manifest(replace(_job(), folder=None), settings, None, "training")
     [container] = _pod(manifest)["containers"]
-    assert [each["name"] for each in _pod(manifest)["volumes"]] == ["scratch"]
-    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/tmp"]
+    assert [volume["name"] for volume in _pod(manifest)["volumes"]] == ["scratch"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp"]
     assert container["envFrom"] == [{"secretRef": {"name": "bucket-keys"}}]
     assert container["command"][0] == "/opt/python", "its output is the pod's own log"
     validator = pytest.importorskip("kubernetes_validate", reason="the extra 'deploy' has it")
@@ -91,7 +91,7 @@ def test_resources_are_asked_for() -> None:
     }
     assert _pod(FULL)["activeDeadlineSeconds"] == 90 * 60
     assert "activeDeadlineSeconds" not in FULL["spec"], "it would count the time in the queue"
-    assert [each["key"] for each in _pod(FULL)["tolerations"]] == ["nvidia.com/gpu"]
+    assert [toleration["key"] for toleration in _pod(FULL)["tolerations"]] == ["nvidia.com/gpu"]
     [plain] = _pod(_manifest())["containers"]
     assert plain["resources"] == {"requests": {"cpu": "1"}, "limits": {}}
     assert not {"tolerations", "activeDeadlineSeconds"} & _pod(_manifest()).keys()
@@ -100,7 +100,7 @@ def test_resources_are_asked_for() -> None:
 def test_ranks_have_shared_memory() -> None:
     def mounts(manifest: dict[str, Any]) -> set[str]:
         [container] = _pod(manifest)["containers"]
-        return {each["mountPath"] for each in container["volumeMounts"]}
+        return {mount["mountPath"] for mount in container["volumeMounts"]}
 
     assert mounts(FULL) - mounts(_manifest()) == {"/dev/shm"}
 
@@ -131,4 +131,4 @@ def test_an_operator_adds_to_the_pod() -> None:
     assert pod["nodeSelector"] == {"gpu": "h200"}
     assert pod["securityContext"]["seccompProfile"]["type"] == "Localhost"
     assert pod["securityContext"]["fsGroup"] == os.getgid(), "the rest stays"
-    assert [each["name"] for each in pod["volumes"]] == ["home", "scratch", "data"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["home", "scratch", "data"]

@@ -13,8 +13,8 @@ ENDED = {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
 
 
 def _job(*conditions: str, **more: Any) -> dict[str, Any]:
-    found = [{"type": kind, "status": "True", "reason": f"Why{kind}"} for kind in conditions]
-    status = {"conditions": found, **more.pop("status", {})}
+    listed = [{"type": kind, "status": "True", "reason": f"Why{kind}"} for kind in conditions]
+    status = {"conditions": listed, **more.pop("status", {})}
     return {"metadata": {"name": "j", **more.pop("metadata", {})}, "status": status, **more}
 
 

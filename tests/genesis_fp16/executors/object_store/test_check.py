@@ -37,7 +37,7 @@ def test_what_cannot_be_deleted_is_named(store: ObjectStore) -> None:
 
 
 def test_the_check_uses_every_right_and_leaves_nothing(store: ObjectStore) -> None:
-    assert [each.ok for each in check_store(store)] == [True]
+    assert [finding.ok for finding in check_store(store)] == [True]
     assert store.names() == []
 
 

@@ -30,9 +30,9 @@ def home(tmp_path: Path) -> Path:
 
 def inputs(home: Path, **settings: str) -> set[str]:
     spec = attempt_spec(Settings(home=home), settings, run_id="r", number=2, baseline_of="q")
-    found = [path.relative_to(home).as_posix() for path in input_files(spec, home)]
-    assert len(found) == len(set(found))
-    return set(found)
+    names = [path.relative_to(home).as_posix() for path in input_files(spec, home)]
+    assert len(names) == len(set(names))
+    return set(names)
 
 
 def test_they_are_those_of_the_agent_its_run_and_what_its_files_name(home: Path) -> None:

@@ -69,7 +69,9 @@ def test_a_command_arrives_and_a_dead_job_goes_on_elsewhere(
     attempts.until_event(second, lambda event: event.kind == "step_stats")
     claim = json.loads((second.attempt_folder / CLAIM_FILE).read_text())
     job = psutil.Process(claim["pid"])
-    scratch = [Path(each) for each in job.children()[0].cmdline() if each.endswith("spec.json")]
+    scratch = [
+        Path(argument) for argument in job.children()[0].cmdline() if argument.endswith("spec.json")
+    ]
     assert not scratch[0].is_relative_to(first.run_folder), "it shares the home's folder"
     there = scratch[0].parents[4] / "agents" / "a" / "replay" / "one.jsonl"
     assert there.read_bytes() == data.read_bytes()

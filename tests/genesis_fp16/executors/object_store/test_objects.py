@@ -75,9 +75,9 @@ def open_mirror(store: ObjectStore, spec: RunSpec) -> Iterator[Callable[[], Atte
         return made[-1]
 
     yield open_mirror
-    for each in made:
-        each.finish()
-        each.join(10.0)
+    for mirror in made:
+        mirror.finish()
+        mirror.join(10.0)
 
 
 def announce(store: ObjectStore, spec: RunSpec, start: str = START) -> None:
@@ -169,7 +169,7 @@ def test_odd_names_and_times_cost_no_other_file(
         (spec.run_folder / name).write_bytes(b"x")
         os.utime(spec.run_folder / name, (seconds, seconds))
     written, _ = files.send()
-    assert {Path(each.path).name for each in written} == {"past", "future", "now"}
+    assert {Path(file.path).name for file in written} == {"past", "future", "now"}
     odd.unlink()
     assert files.send() == ((), ())
 
@@ -200,7 +200,7 @@ def test_a_file_where_a_folder_is_costs_no_other_file(
     for name in ("file/1", "folder", "first", "second"):
         assert (run / name).read_bytes() == b"new", name
     assert (run / "theirs" / "1").read_bytes() == b"old"
-    refused = [each for each in logs if each["event"] == "job_file_refused"]
+    refused = [entry for entry in logs if entry["event"] == "job_file_refused"]
     assert len(refused) == 2 * 5, "the log, the other folder, and the three long names"
     assert refused[0]["file"] == repr(log)
     assert refused[0]["error"] == "Is a directory"
@@ -211,9 +211,9 @@ def test_objects_of_a_run_whose_folder_is_gone_are_removed(
 ) -> None:
     (tmp_path / "runs" / "r2").mkdir(parents=True)  # as while its files are on their way
     mine, theirs = (Mirrors(store, tmp_path / home).store for home in (".", "other"))
-    for each in (mine, theirs):
+    for bucket in (mine, theirs):
         for job in ("genesis-a-r1-1-0", "genesis-a-r2-1-0"):
-            each.write(f"{job}/inputs/0-1", b"x")
+            bucket.write(f"{job}/inputs/0-1", b"x")
     Mirrors(store, tmp_path)  # as the daemon's next start does
     kept = ["genesis-a-r2-1-0/inputs/0-1"]
     wait_until(lambda: mine.names() == kept, "the end of the first run's objects")
@@ -233,7 +233,7 @@ def test_a_damaged_id_of_the_home_is_replaced_and_said(store: ObjectStore, tmp_p
     (tmp_path / HOME_FILE).write_bytes(b"\xff" * 1000)
     with capture_logs() as logs:
         made = Mirrors(store, tmp_path).store.url
-    assert "store_id_replaced" in [each["event"] for each in logs]
+    assert "store_id_replaced" in [entry["event"] for entry in logs]
     assert Mirrors(store, tmp_path).store.url == made
 
 
@@ -246,13 +246,13 @@ def test_many_small_files_do_not_make_one_huge_update(
         (spec.run_folder / f"small-{number}").write_bytes(b"x" * LONGEST_INLINE)
     written, _ = files.send()
     assert len(written) == count
-    assert sum(len(each.content) for each in written) == MOST_INLINE
+    assert sum(len(file.content) for file in written) == MOST_INLINE
     mirror = open_mirror()
     wait_until(lambda: mirror.ready, "the order")
     sent = StoredOrder.model_validate_json(store.read(f"{JOB}/{ORDER}") or b"")
-    names = {Path(each.path).name for each in sent.files}
+    names = {Path(file.path).name for file in sent.files}
     assert names >= {f"small-{number}" for number in range(count)}
-    assert MOST_INLINE <= sum(len(each.content) for each in sent.files) < MOST_INLINE * 1.01
+    assert MOST_INLINE <= sum(len(file.content) for file in sent.files) < MOST_INLINE * 1.01
 
 
 def test_the_next_daemon_reads_on(store: ObjectStore, spec: RunSpec, open_mirror) -> None:

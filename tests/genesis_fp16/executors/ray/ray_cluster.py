@@ -169,8 +169,8 @@ class RayCluster:
 
     def job(self, name: str) -> dict[str, Any]:
         """What Ray says about a job."""
-        found: dict[str, Any] = json.loads(self._ask_api("GET", name))
-        return found
+        job: dict[str, Any] = json.loads(self._ask_api("GET", name))
+        return job
 
     def delete(self, name: str) -> None:
         """Stop a job and delete its record, as ``ray job stop`` and ``ray job delete`` do."""
@@ -192,8 +192,8 @@ class RayCluster:
     def kill_worker(self) -> None:
         """Kill all processes of the worker node at once, with the jobs on it, as a power cut."""
         self._ask("worker_pid")
-        found = psutil.Process(int(self._answer()))
-        _kill_tree(found)
+        worker = psutil.Process(int(self._answer()))
+        _kill_tree(worker)
         self._ask("forget_worker")
         self._answer()
 
@@ -258,8 +258,8 @@ class _Pass(socketserver.BaseRequestHandler):
         if self.server.is_cut:
             return
         address = ("127.0.0.1", self.server.port)
-        with suppress(OSError), socket.create_connection(address) as other:
-            ends = {self.request: other, other: self.request}
+        with suppress(OSError), socket.create_connection(address) as server:
+            ends = {self.request: server, server: self.request}
             while True:
                 for end in select.select([*ends], [], [])[0]:
                     if not (data := end.recv(65536)):

@@ -29,6 +29,6 @@ def test_a_check_finds_what_is_wrong(tmp_path: Path) -> None:
 def test_a_check_of_something_else_says_so() -> None:
     for pages in ({}, {"/api/version": (200, "<html>")}):
         with served(pages) as address:
-            (finding,) = [each for each in check_cluster(address, None) if not each.ok][:1]
+            (finding,) = [finding for finding in check_cluster(address, None) if not finding.ok][:1]
         assert "GENESIS_RAY_ADDRESS" in finding.remedy
         assert address in finding.what

@@ -73,14 +73,14 @@ def status_of(engine: RayEngine, job: JobRequest) -> JobStatus:
 
 
 def wait_for(engine: RayEngine, job: JobRequest, *states: JobState) -> JobStatus:
-    found: list[JobStatus] = []
+    seen: list[JobStatus] = []
 
     def reached() -> bool:
-        found.append(status_of(engine, job))
-        return found[-1].state in states
+        seen.append(status_of(engine, job))
+        return seen[-1].state in states
 
     wait_until(reached, f"{job.name} to be {' or '.join(states)}")
-    return found[-1]
+    return seen[-1]
 
 
 class TestContract(EngineContract):
@@ -109,14 +109,14 @@ def test_a_full_cluster_and_the_end_of_jobs(
 ) -> None:
     saves = "trap 'sleep 3.5; touch saved; exit 75' TERM; touch up; while :; do sleep 0.1; done"
     stopped, deaf = job(saves), job("trap '' TERM; touch up; sleep 1000", "deaf", stop_seconds=1)
-    for each in (stopped, deaf):
-        engine.submit(each)
-    for each in (stopped, deaf):
-        wait_until((each.folder / "up").exists, f"{each.name} to start")
+    for request in (stopped, deaf):
+        engine.submit(request)
+    for request in (stopped, deaf):
+        wait_until((request.folder / "up").exists, f"{request.name} to start")
     # Ray starts the program of a job that was killed while it waited, and then ends it.
     waiting, killed = job("touch ran", "waits"), job("sleep 1000; touch ran", "killed")
-    for each in (waiting, killed):
-        engine.submit(each)
+    for request in (waiting, killed):
+        engine.submit(request)
     assert status_of(engine, stopped).state == JobState.RUNNING
     assert "with 1 CPU: none is free" in wait_for(engine, waiting, JobState.WAITING).reason
     engine.kill(JobRef(name=killed.name))
@@ -135,15 +135,15 @@ def test_a_full_cluster_and_the_end_of_jobs(
 def test_a_job_that_ray_gives_up_waiting_for_is_submitted_again(
     engine: RayEngine, ray_cluster: RayCluster, too_large: JobRequest
 ) -> None:
-    found = ray_cluster.job(too_large.name)
+    given_up = ray_cluster.job(too_large.name)
     wait_until(lambda: ray_cluster.job(too_large.name)["status"] == "FAILED", "Ray to give up")
     status = status_of(engine, too_large)
     assert status.state == JobState.WAITING
     assert "1 CPU, 1 GPU: the cluster has none" in status.reason
     again = ray_cluster.job(too_large.name)
-    assert again["start_time"] > found["start_time"]
+    assert again["start_time"] > given_up["start_time"]
     for field in ("entrypoint", "metadata", "runtime_env"):
-        assert again[field] == found[field]
+        assert again[field] == given_up[field]
     engine.kill(JobRef(name=too_large.name))
     assert status_of(engine, too_large).state == JobState.FAILED
 
@@ -237,10 +237,10 @@ def test_a_run_without_a_shared_folder_survives_rollback_and_machine(
     shown = daemon.json("runs", "show", run["id"])
     assert (shown["failures"], len(shown["attempts"])) == (1, 2)
     dead, second = (JobRef(name=attempt["job"]) for attempt in shown["attempts"])
-    found = engine.statuses([dead, second])
-    assert found[dead.name].state == JobState.FAILED
-    assert "its node has died" in found[dead.name].reason
-    assert found[second.name].state == JobState.SUCCEEDED
+    statuses = engine.statuses([dead, second])
+    assert statuses[dead.name].state == JobState.FAILED
+    assert "its node has died" in statuses[dead.name].reason
+    assert statuses[second.name].state == JobState.SUCCEEDED
     assert daemon.stop()[0] == 0
     assert object_server.variables["AWS_SECRET_ACCESS_KEY"] not in daemon.log
 
@@ -286,8 +286,8 @@ def test_where_nothing_listens_every_job_is_unknown(job) -> None:
     with pytest.raises(EngineError, match="does not answer") as caught:
         engine.submit(wanted)
     assert caught.value.temporary
-    found = engine.statuses([JobRef(name="a"), JobRef(name="b")])
-    assert {name: status.state for name, status in found.items()} == {
+    statuses = engine.statuses([JobRef(name="a"), JobRef(name="b")])
+    assert {name: status.state for name, status in statuses.items()} == {
         "a": JobState.UNKNOWN,
         "b": JobState.UNKNOWN,
     }
@@ -323,11 +323,11 @@ def test_one_strange_job_leaves_the_others_their_states() -> None:
     }
     names = [path.removeprefix("/api/jobs/") for path in pages]
     with served(pages) as address:
-        found = RayEngine(address).statuses([JobRef(name=name) for name in names])
-    assert [found[name].state for name in names] == [*["unknown"] * 3, "running"]
-    assert "LIMBO" in found["strange"].reason
-    assert "KeyError: 'x'" in found["broken"].reason
-    assert "ray job delete" in found["foreign"].reason
+        statuses = RayEngine(address).statuses([JobRef(name=name) for name in names])
+    assert [statuses[name].state for name in names] == [*["unknown"] * 3, "running"]
+    assert "LIMBO" in statuses["strange"].reason
+    assert "KeyError: 'x'" in statuses["broken"].reason
+    assert "ray job delete" in statuses["foreign"].reason
 
 
 def test_the_machines_are_asked_for_once_for_all_jobs_that_wait() -> None:
@@ -338,7 +338,7 @@ def test_the_machines_are_asked_for_once_for_all_jobs_that_wait() -> None:
     pages["/api/v0/nodes"] = (200, json.dumps(nodes))
     asked: list[str] = []
     with served(pages, asked) as address:
-        found = RayEngine(address).statuses([JobRef(name=name) for name in "abc"])
-    assert [found[name].state for name in "abc"] == [JobState.WAITING] * 3
-    assert "the cluster has none" in found["c"].reason
+        statuses = RayEngine(address).statuses([JobRef(name=name) for name in "abc"])
+    assert [statuses[name].state for name in "abc"] == [JobState.WAITING] * 3
+    assert "the cluster has none" in statuses["c"].reason
     assert asked.count("/api/v0/nodes") == 1

@@ -94,7 +94,7 @@ class TestContract(LauncherContract):
 
             def is_told() -> bool:
                 assert attempts.executor.poll(handle) is None
-                return any(each["event"] == "fence_not_written" for each in logs)
+                return any(entry["event"] == "fence_not_written" for entry in logs)
 
             wait_until(is_told, "the try to take the run from the job")
         fence.rmdir()

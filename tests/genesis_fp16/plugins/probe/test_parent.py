@@ -196,8 +196,8 @@ def test_an_optional_agent_is_off_until_it_is_turned_on_and_never_quarantined(
 
     def load(enabled: bool | None) -> Plugin:
         agents = {**BUILT_IN_OFF, "two_part": AgentSettings(enabled=enabled)}
-        (found,) = probe_agents(Settings(agents=agents), {}, only="two-part")
-        return found
+        (plugin,) = probe_agents(Settings(agents=agents), {}, only="two-part")
+        return plugin
 
     variable = "GENESIS_AGENTS__TWO_PART__ENABLED=true"
     off = load(None)
@@ -232,10 +232,10 @@ def test_module_from_elsewhere_is_shadowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install_plugin("hidden")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "hidden_plugin.py").write_text(any_agent("hidden"))
-    monkeypatch.setenv("PYTHONPATH", str(other), prepend=os.pathsep)
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    (elsewhere / "hidden_plugin.py").write_text(any_agent("hidden"))
+    monkeypatch.setenv("PYTHONPATH", str(elsewhere), prepend=os.pathsep)
     assert "is shadowed: expected below" in load()["hidden"].reason
 
 
@@ -253,8 +253,8 @@ def test_missing_device_names_the_remedy() -> None:
 def test_the_reason_is_clean_and_bounded(install_plugin: Callable[..., None]) -> None:
     install_plugin("loud", "raise RuntimeError('\\x1b[31m' + 'x' * 50_000)")
     install_plugin("dead", "import os; print('\\x1b[2Jgone', flush=True); os._exit(3)")
-    found = load()
-    assert "\x1b" not in found["loud"].reason + found["loud"].detail + found["dead"].detail
-    assert len(found["loud"].reason) <= 400
-    assert len(found["loud"].detail) <= 2000
-    assert "gone" in found["dead"].detail
+    plugins = load()
+    assert "\x1b" not in plugins["loud"].reason + plugins["loud"].detail + plugins["dead"].detail
+    assert len(plugins["loud"].reason) <= 400
+    assert len(plugins["loud"].detail) <= 2000
+    assert "gone" in plugins["dead"].detail

@@ -72,14 +72,14 @@ def test_a_queued_run_can_be_cancelled(world: World, finished) -> None:
 
 
 def test_a_paused_agent_starts_no_run_and_lets_others_pass(world: World, ticking, finished) -> None:
-    mine, other = world.enqueue("a"), world.enqueue("b")
+    paused, free = world.enqueue("a"), world.enqueue("b")
     world.dispatcher.pauses = {"a": PAUSE}
-    assert finished(other).state is RunState.SUCCEEDED
+    assert finished(free).state is RunState.SUCCEEDED
     world.tick()
-    assert world.run(mine).state is RunState.QUEUED
+    assert world.run(paused).state is RunState.QUEUED
     assert world.dispatcher.queued == 0, "it does not wait for a slot"
     world.dispatcher.pauses = {}
-    assert finished(mine).state is RunState.SUCCEEDED
+    assert finished(paused).state is RunState.SUCCEEDED
     world.dispatcher.pauses = {None: replace(PAUSE, agent=None)}
     late = world.enqueue("c")
     world.store.request_cancel(late, actor="me", reason="enough")
@@ -110,14 +110,14 @@ def test_a_run_under_way_goes_on_through_a_pause_or_is_stopped_and_resumed(
 
 
 def test_only_the_requested_run_is_started(world: World, until) -> None:
-    one, other = world.enqueue("a"), world.enqueue("b")
+    waiting, requested = world.enqueue("a"), world.enqueue("b")
 
     def other_finished() -> bool:
-        world.dispatcher.tick(world.now, only=other)
-        return world.run(other).finished
+        world.dispatcher.tick(world.now, only=requested)
+        return world.run(requested).finished
 
     until(other_finished)
-    assert world.run(one).state is RunState.QUEUED
+    assert world.run(waiting).state is RunState.QUEUED
 
 
 def test_every_announced_state_may_follow_the_one_before(world: World, finished) -> None:

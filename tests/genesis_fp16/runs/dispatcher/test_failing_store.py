@@ -36,17 +36,20 @@ def test_an_error_in_handling_one_run_spares_the_others(world: World, ticking, f
     world.configure(slots=2)
     for agent in "ab":
         world.behave(agent, steps=10**9)
-    one, other = world.enqueue("a"), world.enqueue("b")
-    ticking(lambda: steps(world, one) and steps(world, other))
-    [attempt] = world.store.attempts(one)
+    broken, healthy = world.enqueue("a"), world.enqueue("b")
+    ticking(lambda: steps(world, broken) and steps(world, healthy))
+    [attempt] = world.store.attempts(broken)
     del world.precision["a"]  # the decision for this agent raises from now on
-    run = finished(one)
+    run = finished(broken)
     assert run.state is RunState.FAILED
     assert "KeyError" in str(run.error)
-    assert world.run(other).state is RunState.RUNNING
+    assert world.run(healthy).state is RunState.RUNNING
     folder = attempt_folder(world.settings.home, attempt)
-    assert json.loads((folder / "spec.json").read_text())["run_id"] == one
-    assert [world.recorder.states[each][-1] for each in (one, other)] == ["failed", "running"]
+    assert json.loads((folder / "spec.json").read_text())["run_id"] == broken
+    assert [world.recorder.states[run_id][-1] for run_id in (broken, healthy)] == [
+        "failed",
+        "running",
+    ]
 
 
 def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_recovers(
@@ -54,8 +57,8 @@ def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_recovers(
 ) -> None:
     """Otherwise it would stay active there and block its agent for ever."""
     world.behave("a", steps=10**9)
-    one = world.enqueue("a")
-    ticking(lambda: steps(world, one))
+    broken = world.enqueue("a")
+    ticking(lambda: steps(world, broken))
     del world.precision["a"]
     with closing(sqlite3.connect(world.settings.home / "genesis.db")) as database:
         database.execute("ALTER TABLE attempts RENAME TO hidden")
@@ -63,7 +66,7 @@ def test_a_run_that_cannot_be_handled_is_given_up_when_the_store_recovers(
         with pytest.raises(OperationalError, match="no such table"):
             world.tick()
         database.execute("ALTER TABLE hidden RENAME TO attempts")
-    run = finished(one)
+    run = finished(broken)
     assert run.state is RunState.FAILED
     assert "KeyError" in str(run.error)
     world.precision["a"] = FP16
@@ -97,9 +100,9 @@ def test_a_locked_store_delays_neither_precision_nor_the_end(
     world.behave("a", steps=10**6)
     run_id = world.enqueue()
     ticking(lambda: world.run(run_id).state == "running")
-    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as other:
-        other.isolation_level = None
-        other.execute("BEGIN IMMEDIATE")
+    with closing(sqlite3.connect(home_settings.home / "genesis.db")) as database:
+        database.isolation_level = None
+        database.execute("BEGIN IMMEDIATE")
         world.precision["a"] = FP32
 
         def received() -> bool:
@@ -112,7 +115,7 @@ def test_a_locked_store_delays_neither_precision_nor_the_end(
         world.dispatcher.stop_all(world.now)
         until(lambda: world.dispatcher.follow(world.now) or not world.dispatcher.alive)
         assert world.run(run_id).state == "running", "as the store has it"
-        other.execute("ROLLBACK")
+        database.execute("ROLLBACK")
     world.dispatcher.follow_and_record(world.now)
     assert world.run(run_id).state == "queued"
     assert world.recorder.states[run_id][-2:] == ["stopping", "queued"]
@@ -129,8 +132,8 @@ def test_a_run_beside_an_unreadable_one_fails_and_delays_no_other(
     world.dispatcher.kill_all()
     with closing(
         sqlite3.connect(world.settings.home / "genesis.db", isolation_level=None)
-    ) as other:
-        other.execute("UPDATE runs SET steps = 'abc'")
+    ) as database:
+        database.execute("UPDATE runs SET steps = 'abc'")
         world.begin()
         world.dispatcher.recover(world.now)
         beside, elsewhere = world.enqueue("a"), world.enqueue("b")
@@ -139,7 +142,7 @@ def test_a_run_beside_an_unreadable_one_fails_and_delays_no_other(
         assert "another run of its agent is active and cannot be read" in str(run.error)
         assert finished(elsewhere).state is RunState.SUCCEEDED
         world.behave_later(lost)
-        other.execute("UPDATE runs SET steps = 0 WHERE steps = 'abc'")
+        database.execute("UPDATE runs SET steps = 0 WHERE steps = 'abc'")
     assert finished(lost).state is RunState.SUCCEEDED
 
 
@@ -149,8 +152,8 @@ def test_a_run_whose_attempt_cannot_be_read_fails(world: World, ticking, finishe
     ticking(lambda: steps(world, run_id))
     world.dispatcher.kill_all()
     path = world.settings.home / "genesis.db"
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("UPDATE attempts SET events_offset = 'abc'")
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("UPDATE attempts SET events_offset = 'abc'")
     world.begin()
     world.dispatcher.recover(world.now)
     run = finished(run_id)
@@ -158,8 +161,8 @@ def test_a_run_whose_attempt_cannot_be_read_fails(world: World, ticking, finishe
     assert "its attempt cannot be read" in str(run.error)
     world.behave("a")
     assert finished(world.enqueue("a")).state is RunState.SUCCEEDED
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("UPDATE attempts SET events_offset = 0 WHERE events_offset = 'abc'")
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("UPDATE attempts SET events_offset = 0 WHERE events_offset = 'abc'")
     world.begin()
     world.dispatcher.recover(world.now)
     assert world.run(run_id).error == run.error, "an ended run does not change"

@@ -76,15 +76,15 @@ def test_each_round_reads_for_a_bounded_time_and_all_attempts_get_a_share(
 def test_what_one_attempt_does_not_need_is_for_the_other(
     world: World, orphans: Callable[[int], list[str]]
 ) -> None:
-    one, other = orphans(200)
-    [attempt] = world.store.attempts(one)
+    silent, busy = orphans(200)
+    [attempt] = world.store.attempts(silent)
     events_path(world.settings.home, attempt).unlink()
     world.dispatcher.clock = clock_of(seconds_per_look=READ_SECONDS / 40)
     world.dispatcher.recover(world.now)
     world.dispatcher.follow_and_record(world.now)
     read = Counter(run_id for run_id, _ in world.recorder.events)
-    assert read[one] == 0
-    assert read[other] > 30
+    assert read[silent] == 0
+    assert read[busy] > 30
 
 
 def test_a_restart_while_events_wait_counts_and_passes_on_each_once(
@@ -127,8 +127,8 @@ def test_progress_is_saved_early_when_much_was_read(
 def test_a_replaced_event_file_fails_its_run_only(
     world: World, orphans: Callable[[int], list[str]], replace_by: Callable[[Path], None]
 ) -> None:
-    one, other = orphans(20)
-    [attempt] = world.store.attempts(one)
+    damaged, healthy = orphans(20)
+    [attempt] = world.store.attempts(damaged)
     path = events_path(world.settings.home, attempt)
     path.write_bytes(b"no event\n" + path.read_bytes())
     world.dispatcher.clock = clock_of(seconds_per_look=READ_SECONDS / 10)
@@ -140,12 +140,12 @@ def test_a_replaced_event_file_fails_its_run_only(
     with capture_logs() as lines:
         world.tick()
     [refused] = [line for line in lines if line["event"] == "events_refused"]
-    assert (refused["run_id"], refused["malformed_lines"]) == (one, 1)
-    assert world.run(one).state is RunState.FAILED
+    assert (refused["run_id"], refused["malformed_lines"]) == (damaged, 1)
+    assert world.run(damaged).state is RunState.FAILED
     assert f"must not be replaced by a link, a pipe, a device or a folder: '{path}'" in str(
-        world.run(one).error
+        world.run(damaged).error
     )
-    assert world.run(other).state is RunState.SUCCEEDED
+    assert world.run(healthy).state is RunState.SUCCEEDED
 
 
 def test_storage_that_fails_for_a_while_is_waited_for(world: World, ticking, finished) -> None:

@@ -28,7 +28,7 @@ def test_each_attempt_keeps_the_reason_of_its_failure(world: World, finished) ->
     world.behave("a", exit=3, failing_attempts=1)
     run = finished(world.enqueue())
     assert (run.state, run.error) == ("succeeded", None)
-    assert [each.error for each in world.store.attempts(run.id)] == ["it went wrong", None]
+    assert [attempt.error for attempt in world.store.attempts(run.id)] == ["it went wrong", None]
 
 
 def test_exit_code_0_without_a_final_event_is_a_failure(world: World, finished) -> None:
@@ -151,6 +151,8 @@ def test_a_worker_without_room_for_its_files_is_started_later(
         ticking(lambda: len(world.store.attempts(run_id)) > 3)
         run = world.run(run_id)
         assert (run.failures, run.finished) == (0, False)
-        assert {each.ending for each in world.store.attempts(run_id)[:3]} == {"the disk was full"}
+        assert {attempt.ending for attempt in world.store.attempts(run_id)[:3]} == {
+            "the disk was full"
+        }
         full.unlink()
         assert finished(run_id).state is RunState.SUCCEEDED

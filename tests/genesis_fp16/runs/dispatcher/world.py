@@ -66,7 +66,7 @@ class World:
         self.dispatcher.follow_and_record(self.now)
         attempts = [a for run in self.store.runs() for a in self.store.attempts(run.id) if a.pid]
         workers = [Handle(pid=a.pid, started_at=a.pid_started_at) for a in attempts]
-        return all(each.poll(worker) for each in self._executors for worker in workers)
+        return all(executor.poll(worker) for executor in self._executors for worker in workers)
 
     def close(self) -> None:
         """Close the stores of all daemons so far."""
@@ -102,7 +102,9 @@ class World:
 
     def events(self, run_id: str, kind: str) -> list:
         attempts = self.store.attempts(run_id)
-        paths = [attempt_folder(self.settings.home, each) / "events.ndjson" for each in attempts]
+        paths = [
+            attempt_folder(self.settings.home, attempt) / "events.ndjson" for attempt in attempts
+        ]
         return [e for path in paths for e in EventTail(path).read() if e.kind == kind]
 
 

@@ -113,14 +113,14 @@ class Cluster:
         return 200, {"kind": "Status", "status": "Success"}
 
     def _page(self, resource, query):
-        found = self.objects.list(resource, query.get("labelSelector", ""))
+        objects = self.objects.list(resource, query.get("labelSelector", ""))
         if resource == "events":
             uid = re.search(r"involvedObject\.uid=([\w-]+)", query.get("fieldSelector", ""))
-            found = [each for each in found if each["involvedObject"]["uid"] == uid[1]]
+            objects = [event for event in objects if event["involvedObject"]["uid"] == uid[1]]
         start = int(query.get("continue") or 0)
         end = start + int(query.get("limit") or 500)
-        metadata = {"continue": str(end)} if end < len(found) else {}
-        return {"kind": "List", "metadata": metadata, "items": found[start:end]}
+        metadata = {"continue": str(end)} if end < len(objects) else {}
+        return {"kind": "List", "metadata": metadata, "items": objects[start:end]}
 
     def misbehave(self, what, body):
         """``/_test/<what>``."""
@@ -200,7 +200,7 @@ class Cluster:
 
     def _processes(self):
         containers = list(self.node.containers.values())
-        return {"alive": sum(each.exit_code() is None for each in containers)}
+        return {"alive": sum(container.exit_code() is None for container in containers)}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -226,10 +226,10 @@ class Handler(BaseHTTPRequestHandler):
         if status := fault.get("status"):
             return self._refuse(RefusalError(status, "Fault", fault.get("message", "a fault")))
         try:
-            status, found = self.cluster.answer(self.command, parts.path, query, body)
+            status, answer = self.cluster.answer(self.command, parts.path, query, body)
         except RefusalError as refusal:
             return self._refuse(refusal)
-        return self._send(status, found, fault)
+        return self._send(status, answer, fault)
 
     def _refuse(self, refusal):
         status = {"kind": "Status", "status": "Failure", "code": refusal.status}

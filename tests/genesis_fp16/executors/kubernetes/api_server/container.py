@@ -55,8 +55,8 @@ class Container:
         """Kill every process that is left."""
         if self._process.poll() is None:
             self._process.kill()
-        for each in psutil.process_iter():
+        for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                if each.environ().get(MARK) == self._mark:
-                    each.kill()
+                if process.environ().get(MARK) == self._mark:
+                    process.kill()
         self._process.wait(timeout=60)

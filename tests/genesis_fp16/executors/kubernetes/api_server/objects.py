@@ -43,10 +43,10 @@ class Objects:
                 self.touch(made)
             return made
 
-    def touch(self, found):
+    def touch(self, changed):
         with self.lock:
             self._version += 1
-            found["metadata"]["resourceVersion"] = str(self._version)
+            changed["metadata"]["resourceVersion"] = str(self._version)
 
     def get(self, resource, name):
         with self.lock:
@@ -76,10 +76,10 @@ class Objects:
         wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
         with self.lock:
             return [
-                each
-                for (kind, _), each in sorted(self.found.items())
+                known
+                for (kind, _), known in sorted(self.found.items())
                 if kind == resource
-                and wanted.items() <= (each["metadata"].get("labels") or {}).items()
+                and wanted.items() <= (known["metadata"].get("labels") or {}).items()
             ]
 
 
@@ -98,7 +98,7 @@ def check_job(job):
         wrong = "spec.podReplacementPolicy: only Failed is allowed with podFailurePolicy"
     elif not pod.get("containers") or not pod["containers"][0].get("image"):
         wrong = "spec.template.spec.containers[0].image: Required value"
-    volumes = {each["name"] for each in pod.get("volumes", [])}
+    volumes = {volume["name"] for volume in pod.get("volumes", [])}
     for container in pod.get("containers", []):
         for mount in container.get("volumeMounts", []):
             if mount["name"] not in volumes:

@@ -118,9 +118,9 @@ class Node:
         counter = phase.lower()
         status[counter] = status.get(counter, 0) + 1
         disrupted = [
-            each
-            for each in pod["status"].get("conditions", [])
-            if (each["type"], each["status"]) == ("DisruptionTarget", "True")
+            condition
+            for condition in pod["status"].get("conditions", [])
+            if (condition["type"], condition["status"]) == ("DisruptionTarget", "True")
         ]
         condition = {"type": "Complete" if phase == "Succeeded" else "Failed", "status": "True"}
         if phase == "Failed" and disrupted:
@@ -159,13 +159,13 @@ class Node:
                 )
             uid = job["metadata"]["uid"]
             pods = [
-                each
-                for each in self.objects.list("pods")
-                if each["metadata"]["ownerReferences"][0]["uid"] == uid
+                pod
+                for pod in self.objects.list("pods")
+                if pod["metadata"]["ownerReferences"][0]["uid"] == uid
             ]
             job["metadata"]["deletionTimestamp"] = now()
             self.objects.touch(job)
-            alive = [each for each in pods if each["status"]["phase"] in ("Pending", "Running")]
+            alive = [pod for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
             if options.get("propagationPolicy") != "Foreground" or not alive:
                 self.objects.remove("jobs", name)
             if options.get("propagationPolicy") != "Orphan":
@@ -187,7 +187,7 @@ class Node:
 def _secrets(pod):
     """Names of the Secrets whose entries become variables of the pod."""
     [container] = pod["spec"]["containers"]
-    return [each["secretRef"]["name"] for each in container.get("envFrom", [])]
+    return [source["secretRef"]["name"] for source in container.get("envFrom", [])]
 
 
 def _container(name, state, **more):
