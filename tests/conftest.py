@@ -76,7 +76,7 @@ def slurm_cluster() -> Iterator[object]:
 @pytest.fixture(scope="session")
 def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """A real S3 server; see `ObjectServer`."""
-    pytest.importorskip("moto", reason="the extra 'dev' has the object store of the tests")
+    pytest.importorskip("moto", reason="the extra 'dev' has the server of buckets of the tests")
     from tests.genesis_fp16.executors.object_server import ObjectServer
 
     with closing(ObjectServer(tmp_path_factory.mktemp("objects"))) as server:

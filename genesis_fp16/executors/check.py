@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 import genesis_fp16
 from genesis_fp16.domain.remote_attempt import LONGEST_FILE, MACHINE_FILE, MachineReport
+from genesis_fp16.executors.bucket.check import check_bucket
+from genesis_fp16.executors.bucket.mirrors import LAUNCHER as BUCKET_LAUNCHER
 from genesis_fp16.executors.choice import job_options, make_engine
-from genesis_fp16.executors.object_store.check import check_store
-from genesis_fp16.executors.object_store.mirrors import LAUNCHER as STORED_LAUNCHER
 from genesis_fp16.executors.remote.engine import (
     ENGINE_LOG,
     Engine,
@@ -31,7 +31,7 @@ from genesis_fp16.executors.remote.engine import (
 )
 from genesis_fp16.executors.remote.executor import LAUNCHER
 from genesis_fp16.settings import Settings
-from genesis_fp16.system.object_store import ObjectStore
+from genesis_fp16.system.bucket import Bucket
 from infrastructure.files import JsonFileError, read_model
 
 CLOCK_SECONDS = 5.0  # by which two clocks may differ, beyond the time that the answer took
@@ -54,7 +54,7 @@ def check_executor(settings: Settings, *, wait_seconds: float = 0.0) -> Iterator
     try:
         findings = [*engine.check(), *_check_database(settings)]
         if settings.shared_url is not None:
-            findings += check_store(ObjectStore(settings.shared_url))
+            findings += check_bucket(Bucket(settings.shared_url))
         yield from findings
         if wait_seconds and all(finding.ok for finding in findings):
             yield from _check_by_job(engine, settings, wait_seconds)
@@ -95,7 +95,7 @@ def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> It
     job = JobRequest(
         name=f"genesis-check-{mark}",
         command=(options.python, *place.probe),
-        folder=None if place.store else place.folder,
+        folder=None if place.bucket else place.folder,
         resources=replace(options.resources, minutes=options.resources.minutes or 5),
     )
     submitted_at = time.time()
@@ -125,13 +125,13 @@ def _check_by_job(engine: Engine, settings: Settings, wait_seconds: float) -> It
 
 
 class _Place:
-    """Where a job of a check leaves its report: the home's folder, or the object store."""
+    """Where a job of a check leaves its report: the home's folder, or the bucket."""
 
     def __init__(self, settings: Settings, mark: str) -> None:
         self.folder = settings.home.absolute() / "checks" / mark
-        self.store = ObjectStore(settings.shared_url) if settings.shared_url else None
+        self.bucket = Bucket(settings.shared_url) if settings.shared_url else None
         self._object = f"checks/{mark}/{MACHINE_FILE}"
-        if self.store is None:
+        if self.bucket is None:
             self.name = str(settings.home.absolute())
             self.probe: tuple[str, ...] = (*LAUNCHER, "--probe", str(self.folder))
             self.remedy = (
@@ -139,8 +139,8 @@ class _Place:
                 "all machines and be writable there"
             )
         else:
-            self.name = self.store.url
-            self.probe = (*STORED_LAUNCHER, "--probe", self.store.url, self._object)
+            self.name = self.bucket.url
+            self.probe = (*BUCKET_LAUNCHER, "--probe", self.bucket.url, self._object)
             self.remedy = (
                 "see the engine's own log of the job; GENESIS_SHARED_URL must be reached from all "
                 "machines, with credentials in the environment of the job"
@@ -149,9 +149,9 @@ class _Place:
     def read(self) -> MachineReport | None:
         """The report; None if none can be read yet."""
         try:
-            if self.store is None:
+            if self.bucket is None:
                 return read_model(self.folder / MACHINE_FILE, MachineReport, limit=LONGEST_FILE)
-            report = self.store.read(self._object)
+            report = self.bucket.read(self._object)
             return None if report is None else MachineReport.model_validate_json(report)
         except (OSError, JsonFileError, ValidationError):
             return None
@@ -159,9 +159,9 @@ class _Place:
     def remove(self) -> None:
         """Remove the report; the job may still write its last line."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.store is not None:
+        if self.bucket is not None:
             with suppress(OSError):
-                self.store.delete([self._object])
+                self.bucket.delete([self._object])
 
 
 def _wait(engine: Engine, ref: JobRef, place: _Place, wait_seconds: float) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import structlog
 
 from genesis_fp16.executors.base import Executor
+from genesis_fp16.executors.bucket import Mirrors
 from genesis_fp16.executors.local import LocalExecutor
-from genesis_fp16.executors.object_store import Mirrors
 from genesis_fp16.executors.remote import Engine, RemoteExecutor, Resources
 from genesis_fp16.executors.remote.executor import JobOptions
 from genesis_fp16.settings import Settings
-from genesis_fp16.system.object_store import ObjectStore
+from genesis_fp16.system.bucket import Bucket
 
 NO_USE_OF_URL = "GENESIS_SHARED_URL is set, but with GENESIS_EXECUTOR=local nothing uses it"
 REMEDY_OF_URL = "set GENESIS_EXECUTOR to slurm, ray or kubernetes, or delete GENESIS_SHARED_URL"
@@ -36,9 +36,9 @@ def make_executor(settings: Callable[[], Settings]) -> Executor:
 
 
 def make_mirrors(settings: Settings) -> Mirrors | None:
-    """Mirrors in the store that the settings name; None if machines share the home's folder."""
+    """Mirrors in the bucket that the settings name; None if machines share the home's folder."""
     url = settings.shared_url
-    return None if url is None else Mirrors(ObjectStore(url), settings.home.absolute())
+    return None if url is None else Mirrors(Bucket(url), settings.home.absolute())
 
 
 def make_engine(settings: Settings) -> Engine | None:

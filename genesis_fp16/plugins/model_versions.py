@@ -214,7 +214,7 @@ def keep_version(agent_folder: Path, version: ModelVersion, *, keep: int) -> Non
     """Keep what is in ``published/`` as *version*; of all, the newest *keep* stay.
 
     The one that it replaced stays, too, before newer ones. A file that an older version holds is
-    stored once. Call it while `publishing`.
+    kept once. Call it while `publishing`.
 
     Raises:
         OSError: It could not be copied; no version was added, none removed.
@@ -340,7 +340,7 @@ def _write(agent_folder: Path, version: ModelVersion) -> None:
     versions.mkdir(parents=True, exist_ok=True)
     for abandoned in versions.glob(".*"):  # of a writer that was killed
         shutil.rmtree(abandoned, ignore_errors=True)
-    stored = {
+    kept_files = {
         facts: versions / earlier.id / _FILES / name
         for earlier in read_versions(agent_folder, verify=False)
         if earlier.facts is not None and not earlier.problem
@@ -351,7 +351,7 @@ def _write(agent_folder: Path, version: ModelVersion) -> None:
         for name, facts in version.files.items():
             path = temporary / _FILES / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not _linked(stored.get(facts), path, facts):
+            if not _linked(kept_files.get(facts), path, facts):
                 _copy(agent_folder / PUBLISHED / name, path, facts)
         write_model(temporary / _FACTS, version, indent=1)
         if (versions / version.id).exists():  # an earlier attempt of the run has published, too
@@ -362,11 +362,11 @@ def _write(agent_folder: Path, version: ModelVersion) -> None:
     flush_folder(versions)
 
 
-def _linked(stored: Path | None, path: Path, facts: FileFacts) -> bool:
-    """Link the *stored* file of an earlier version to *path*, if it is as it was."""
+def _linked(kept: Path | None, path: Path, facts: FileFacts) -> bool:
+    """Link the *kept* file of an earlier version to *path*, if it is as it was."""
     with suppress(OSError):
-        if stored is not None and _facts_of(stored) == facts:
-            os.link(stored, path)
+        if kept is not None and _facts_of(kept) == facts:
+            os.link(kept, path)
             return True
     return False
 

@@ -66,7 +66,7 @@ class KubernetesSettings(BaseModel):
     kubernetes_service_account: Name = ""
     """ServiceAccount of the workers' pods, which get no token; empty: the namespace's default."""
     kubernetes_secret: Name = ""
-    """Secret whose entries become variables of the workers, e.g. the object store's keys."""
+    """Secret whose entries become variables of the workers, e.g. the bucket's keys."""
     kubernetes_pod: Pod = ""
     """JSON object merged into the workers' pods, for example {"nodeSelector": {"gpu": "h200"}}."""
     kubernetes_config: OrEmpty[Path] = None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator
 
-from genesis_fp16.system.object_store import check_store_url
+from genesis_fp16.system.bucket import check_bucket_url
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.role_precision import usable_preset
 from infrastructure.options.setting_types import OrEmpty
@@ -122,5 +122,5 @@ HomeFolder: TypeAlias = Annotated[
 ]
 DatabaseUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_url)]]
 RayAddress: TypeAlias = Annotated[str, AfterValidator(_check_ray_address)]
-SharedUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(check_store_url)]]
+SharedUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(check_bucket_url)]]
 TokenFile: TypeAlias = OrEmpty[Annotated[Path, AfterValidator(_expand_home)]]

@@ -188,9 +188,9 @@ def _launch(request: dict[str, object], descriptors: list[int]) -> NoReturn:
     null = os.open(os.devnull, os.O_RDONLY)
     given = {0: null, 1: output, 2: errors}
     _become(arguments[2:], environment, Path(str(request["folder"])), given)
-    for_stored = (LAUNCHER,)  # what mirrors its folder starts it
-    ForkedPopen.modules += for_stored
-    ForkedPopen.parents += for_stored
+    for_bucket = (LAUNCHER,)  # what mirrors its folder starts it
+    ForkedPopen.modules += for_bucket
+    ForkedPopen.parents += for_bucket
     _fork_children()
     _exit_with(lambda: runpy.run_module(arguments[2], run_name="__main__", alter_sys=True))
 

@@ -1,4 +1,4 @@
-"""The daemon with Kubernetes Jobs: ranks; through an object store: rollback, its death, a pod's."""
+"""The daemon with Kubernetes Jobs: ranks; through a bucket: rollback, its death, a pod's."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.stored_run import live_through
+from tests.e2e.bucket_run import live_through
 from tests.genesis_fp16.executors.kubernetes_cluster import NAMESPACE, KubernetesCluster
 from tests.genesis_fp16.executors.object_server import ObjectServer
 from tests.patience import wait_until
@@ -54,17 +54,17 @@ def test_a_run_without_a_volume_survives_rollback_daemon_and_pod(
     train_without_end,
     roll_back_and_adopt,
 ) -> None:
-    cluster.node(secrets={"store-keys": object_server.variables})
+    cluster.node(secrets={"bucket-keys": object_server.variables})
     daemon._environ |= object_server.variables
     daemon.configure(
         GENESIS_SHARED_URL=f"{object_server.url}/kubernetes",
-        GENESIS_KUBERNETES_SECRET="store-keys",
+        GENESIS_KUBERNETES_SECRET="bucket-keys",
         GENESIS_KUBERNETES_VOLUME_CLAIM="",
     )
     train_without_end(daemon)
     pods = cluster.objects(f"/api/v1/namespaces/{NAMESPACE}/pods")  # ended ones are kept a while
     assert [pod["status"]["phase"] for pod in pods].count("Running") == 1
-    roll_back_and_adopt(daemon, "Kubernetes, through an object store")
+    roll_back_and_adopt(daemon, "Kubernetes, through a bucket")
     live_through(daemon, lambda job: cluster.job("power_cut", job))
     assert daemon.stop()[0] == 0
     key = object_server.variables["AWS_SECRET_ACCESS_KEY"]

@@ -38,7 +38,7 @@ def test_a_run_without_a_shared_folder_survives_rollback_daemon_and_node(
     [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
     assert slurm_cluster.node_of(job()) in ("n1", "n2")
 
-    roll_back_and_adopt(daemon, "Slurm, through an object store")
+    roll_back_and_adopt(daemon, "Slurm, through a bucket")
     daemon.wait_for(lambda: daemon.events("checkpoint_saved"), "to save a checkpoint")
 
     first = job()

@@ -55,7 +55,7 @@ class EngineThread:
         self._requests.put(lambda: self._kill(job))
 
     def trouble_seconds(self) -> float:
-        """Seconds for which engine or store have refused or not answered; 0 if neither has."""
+        """Seconds for which engine or bucket have refused or not answered; 0 if neither has."""
         began = self._troubled_at
         return 0.0 if began is None else time.monotonic() - began
 
@@ -119,7 +119,7 @@ class EngineThread:
             job.leaves = job.killed = True
 
     def _note_trouble(self, jobs: list[Job]) -> None:
-        """Take note of whether engine or store refuse a job or do not answer; log a change."""
+        """Take note of whether engine or bucket refuse a job or do not answer; log a change."""
         unknown = [job.status for job in jobs if job.status.state is JobState.UNKNOWN]
         reasons = [job.trouble for job in jobs] + [status.reason for status in unknown]
         reasons += [job.mirror.trouble for job in jobs if job.mirror is not None]

@@ -17,6 +17,7 @@ from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.remote_attempt import KILL_LINE, JobOrder
 from genesis_fp16.domain.run_spec import LONGEST_SPEC, SPEC_FILE, RunSpec
 from genesis_fp16.executors.base import ExitStatus, Handle
+from genesis_fp16.executors.bucket import Mirrors
 from genesis_fp16.executors.job_files import (
     is_claimed,
     read_order,
@@ -24,7 +25,6 @@ from genesis_fp16.executors.job_files import (
     write_order,
 )
 from genesis_fp16.executors.local import LocalExecutor
-from genesis_fp16.executors.object_store import Mirrors
 from genesis_fp16.executors.remote.ending import Endings, revoke_run
 from genesis_fp16.executors.remote.engine import (
     Engine,
@@ -243,7 +243,7 @@ class RemoteExecutor:
         return texts.get(status.state, "")
 
     def unreachable(self, handle: Handle) -> str:
-        """Why the object store cannot be used at present; empty if it can, or none is needed."""
+        """Why the bucket cannot be used at present; empty if it can, or none is needed."""
         job = self._jobs.get(handle.job)
         return "" if job is None or job.mirror is None else job.mirror.trouble
 
@@ -290,7 +290,7 @@ class RemoteExecutor:
         return job.status.state not in GONE
 
     def trouble_seconds(self) -> float:
-        """Seconds for which engine or store have refused a job or not answered; 0 if neither has.
+        """Seconds for which engine or bucket have refused a job or not answered; 0 if neither has.
 
         A job that waits in its queue does not count.
         """

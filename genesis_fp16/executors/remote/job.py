@@ -8,8 +8,8 @@ from pathlib import Path
 
 import structlog
 
+from genesis_fp16.executors.bucket import AttemptMirror
 from genesis_fp16.executors.job_files import append_commands
-from genesis_fp16.executors.object_store import AttemptMirror
 from genesis_fp16.executors.remote.engine import JobRef, JobRequest, JobState, JobStatus
 
 GONE = (JobState.NOT_FOUND, JobState.FAILED, JobState.SUCCEEDED)

@@ -21,8 +21,8 @@ from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.remote_attempt import CLAIM_FILE, RESULT_FILE
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.executors import Executor, ExitStatus, Handle
+from genesis_fp16.executors.bucket import Mirrors
 from genesis_fp16.executors.job_files import write_fence
-from genesis_fp16.executors.object_store import Mirrors
 from genesis_fp16.executors.remote import Engine, JobState, RemoteExecutor, Resources
 from genesis_fp16.executors.remote.executor import JobOptions, job_name
 from genesis_fp16.settings import Settings

@@ -24,7 +24,7 @@ class ObjectServer:
 
     Attributes:
         variables: Environment in which clients find the server and the keys.
-        url: URL of a place in the bucket, for `ObjectStore`.
+        url: URL of a place in the bucket, for `Bucket`.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_misspelt_rollback_is_refused_even_if_the_environment_outranks_it(env_
         load_settings(env_file, {"ENABLE_FP16_TRAINING": "true"})
 
 
-def test_a_wrong_url_of_an_object_store_is_not_repeated(env_file: Path) -> None:
+def test_a_wrong_url_of_a_bucket_is_not_repeated(env_file: Path) -> None:
     env_file.write_text("GENESIS_SHARED_URL=s3://KEY:hunter2:bucket/x\n")
     with pytest.raises(SettingsError, match=r"GENESIS_SHARED_URL \(.*line 1\)") as refusal:
         load_settings(env_file, {})

@@ -9,7 +9,7 @@ from tests.genesis_fp16.executors.ray.ray_cluster import IS_INSTALLED, MISSING, 
 
 @pytest.fixture(scope="module")
 def ray_cluster(request: pytest.FixtureRequest) -> Iterator[RayCluster]:
-    """A real Ray cluster of two nodes that have the keys of the object store.
+    """A real Ray cluster of two nodes that have the keys of the bucket.
 
     Even idle it takes a tenth of a core.
     """

@@ -20,9 +20,9 @@ from genesis_fp16.executors.remote import (
     JobStatus,
     Resources,
 )
+from tests.e2e.bucket_run import live_through
 from tests.e2e.conftest import Daemon
 from tests.e2e.job_server import forked_python
-from tests.e2e.stored_run import live_through
 from tests.genesis_fp16.executors.contract import EngineContract
 from tests.genesis_fp16.executors.object_server import ObjectServer
 from tests.genesis_fp16.executors.ray.ray_cluster import RayCluster
@@ -232,7 +232,7 @@ def test_a_run_without_a_shared_folder_survives_rollback_and_machine(
         ray_cluster.kill_worker()
 
     took = live_through(daemon, cut_power)
-    record_property("measured", f"rollback of a Ray job through a store: {took:.1f} s")
+    record_property("measured", f"rollback of a Ray job through a bucket: {took:.1f} s")
     [run] = daemon.json("runs")
     shown = daemon.json("runs", "show", run["id"])
     assert (shown["failures"], len(shown["attempts"])) == (1, 2)

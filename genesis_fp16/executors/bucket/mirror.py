@@ -1,7 +1,7 @@
 """The daemon's half of an attempt's mirror: what the job needs goes up, what it writes comes down.
 
-Two threads of each attempt talk to the store, so that neither the daemon's loop nor a command waits
-for a file: one for commands, fence and events, one for whole files.
+Two threads of each attempt talk to the bucket, so that neither the daemon's loop nor a command
+waits for a file: one for commands, fence and events, one for whole files.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import TypeVar
 import structlog
 from pydantic import BaseModel
 
-from genesis_fp16.domain.remote_attempt import COMMANDS_FILE, Claim
-from genesis_fp16.domain.stored_attempt import (
+from genesis_fp16.domain.bucket_attempt import (
     CHOSEN,
     ORDER,
     START_NAME,
     STARTS,
-    StoredFile,
+    BucketFile,
     Update,
     command_name,
     update_name,
 )
-from genesis_fp16.executors.object_store.files import AttemptFiles
-from genesis_fp16.executors.object_store.order import OrderUpload
-from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
+from genesis_fp16.domain.remote_attempt import COMMANDS_FILE, Claim
+from genesis_fp16.executors.bucket.files import AttemptFiles
+from genesis_fp16.executors.bucket.order import OrderUpload
+from genesis_fp16.system.bucket import Bucket, BucketError
 
 POLL_SECONDS = 0.4  # between two looks for commands to send and updates to read
-RETRY_SECONDS = 2.0  # after an error of the store
+RETRY_SECONDS = 2.0  # after an error of the bucket
 APPLIED_SECONDS = 5.0  # between two records of how far updates are applied
 _UPDATES_AT_ONCE = 50
 
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 
 class AttemptMirror:
-    """One attempt's folder and its objects in *store*, while its job may live.
+    """One attempt's folder and its objects in *bucket*, while its job may live.
 
     Args:
         job: Name of the job; the attempt's objects are below it.
@@ -54,25 +54,25 @@ class AttemptMirror:
         on_ready: Called in a thread of the mirror once the job may be submitted.
 
     Attributes:
-        ready: Whether all that the job needs is in the store.
+        ready: Whether all that the job needs is in the bucket.
         looked_at: Monotonic seconds of the last look that found no more updates; infinity
             once none counts any more.
-        trouble: Why store and folder differ at present, for a person; empty if they do not.
+        trouble: Why bucket and folder differ at present, for a person; empty if they do not.
     """
 
     def __init__(
         self,
-        store: ObjectStore,
+        bucket: Bucket,
         job: str,
         folder: Path,
         incarnation: str,
         on_ready: Callable[[], None],
     ) -> None:
-        self._store, self._job, self._folder = store, job, folder
+        self._bucket, self._job, self._folder = bucket, job, folder
         self._home, self._on_ready = AttemptFiles(folder, incarnation), on_ready
         self.ready, self.looked_at = False, 0.0
         self._troubles = {"messages": "", "files": ""}
-        self._inputs = OrderUpload(store, job, folder, self._home)
+        self._inputs = OrderUpload(bucket, job, folder, self._home)
         self._start = ""
         self._commands_sent: int | None = None
         self._commands_offset = 0
@@ -83,13 +83,13 @@ class AttemptMirror:
         self._revoked = False
         self._over = threading.Event()
         self._closed = threading.Event()
-        self._messages = threading.Thread(target=self._talk, name="store", daemon=True)
+        self._messages = threading.Thread(target=self._talk, name="bucket", daemon=True)
         self._messages.start()
-        threading.Thread(target=self._apply_files, name="store-files", daemon=True).start()
+        threading.Thread(target=self._apply_files, name="bucket-files", daemon=True).start()
 
     @property
     def trouble(self) -> str:
-        """Why the store cannot be written or read at present; empty if it can."""
+        """Why the bucket cannot be written or read at present; empty if it can."""
         return self._troubles["messages"] or self._troubles["files"]
 
     @property
@@ -102,7 +102,7 @@ class AttemptMirror:
         """Why the job may not be submitted yet; empty if it may."""
         if self.ready:
             return ""
-        return self.trouble or f"its files are on their way to {self._store.url}"
+        return self.trouble or f"its files are on their way to {self._bucket.url}"
 
     def finish(self) -> None:
         """Change nothing in the home from now on; the threads delete the objects and end."""
@@ -135,10 +135,10 @@ class AttemptMirror:
             try:
                 if self._over.is_set() or self._home.is_fenced_off():
                     if not self._revoked:
-                        self._store.delete([f"{self._job}/{ORDER}"])  # this kills the worker
+                        self._bucket.delete([f"{self._job}/{ORDER}"])  # this kills the worker
                         self._revoked, self.looked_at = True, math.inf
                     if self._over.is_set():
-                        self._store.delete_all(self._job)
+                        self._bucket.delete_all(self._job)
                         return
                 else:
                     self._exchange()
@@ -147,7 +147,7 @@ class AttemptMirror:
                 self._note("messages", error)
                 wait = RETRY_SECONDS
             except Exception as error:  # of any kind: one attempt's mirror must not end silently
-                log.exception("store_failed", job=self._job)
+                log.exception("bucket_failed", job=self._job)
                 self._note("messages", OSError(f"the daemon failed: {error!r}; see its log"))
                 wait = RETRY_SECONDS
             (self._closed if self._over.is_set() else self._over).wait(wait)
@@ -171,7 +171,7 @@ class AttemptMirror:
     def _send_commands(self) -> None:
         if self._commands_sent is None:  # what an earlier daemon has sent
             number = offset = 0
-            while (sent := self._store.read(f"{self._job}/{command_name(number)}")) is not None:
+            while (sent := self._bucket.read(f"{self._job}/{command_name(number)}")) is not None:
                 number, offset = number + 1, offset + len(sent)
             self._commands_sent, self._commands_offset = number, offset
         try:
@@ -182,32 +182,32 @@ class AttemptMirror:
             return
         new = new[: new.rfind(b"\n") + 1]
         if new:
-            self._store.write(f"{self._job}/{command_name(self._commands_sent)}", new)
+            self._bucket.write(f"{self._job}/{command_name(self._commands_sent)}", new)
             self._commands_sent += 1
             self._commands_offset += len(new)
 
     def _choose(self) -> None:
         """Let one start of the job go on: the one that an earlier daemon chose, or the first."""
-        chosen = self._store.read(f"{self._job}/{CHOSEN}")
+        chosen = self._bucket.read(f"{self._job}/{CHOSEN}")
         if chosen is None:
-            starts = self._store.names(f"{self._job}/{STARTS}")
+            starts = self._bucket.names(f"{self._job}/{STARTS}")
             names = [start.rpartition("/")[2] for start in starts]
             names = [name for name in names if START_NAME.fullmatch(name)]
             if not names:
                 return
             chosen = names[0].encode()
-            self._store.write(f"{self._job}/{CHOSEN}", chosen)
+            self._bucket.write(f"{self._job}/{CHOSEN}", chosen)
         start = chosen.decode(errors="replace")
         if not START_NAME.fullmatch(start):
             raise self._wrong(CHOSEN)
         name = f"{STARTS}/{start}"
-        self._home.claim(self._parsed(Claim, name, self._store.read(f"{self._job}/{name}") or b""))
+        self._home.claim(self._parsed(Claim, name, self._bucket.read(f"{self._job}/{name}") or b""))
         self._next_update, self._start = self._home.applied(start), start
 
     def _read_update(self) -> bool:
         """Read and apply the next update; False if there is none."""
         name = update_name(self._start, self._next_update)
-        content = self._store.read(f"{self._job}/{name}")
+        content = self._bucket.read(f"{self._job}/{name}")
         if content is None:
             return False
         update = self._parsed(Update, name, content)
@@ -222,16 +222,16 @@ class AttemptMirror:
         """The record in the object *name*.
 
         Raises:
-            ObjectStoreError: It is none; the message repeats nothing of it.
+            BucketError: It is none; the message repeats nothing of it.
         """
         try:
             return kind.model_validate_json(content)
         except ValueError:
             raise self._wrong(name) from None
 
-    def _wrong(self, name: str) -> ObjectStoreError:
-        return ObjectStoreError(
-            f"{self._store.url}/{self._job}/{name} is not what our launcher writes; cancel the "
+    def _wrong(self, name: str) -> BucketError:
+        return BucketError(
+            f"{self._bucket.url}/{self._job}/{name} is not what our launcher writes; cancel the "
             "run, and see the version on the job's machine and who else may write there"
         )
 
@@ -268,25 +268,25 @@ class AttemptMirror:
                 return True
         return False
 
-    def _fetch(self, file: StoredFile, target: Path) -> None:
-        self._store.download(f"{self._job}/{file.object}", target, file.size)
+    def _fetch(self, file: BucketFile, target: Path) -> None:
+        self._bucket.download(f"{self._job}/{file.object}", target, file.size)
 
     def _record(self) -> None:
         """Record how far updates are applied; then delete what is needed no more."""
         self._home.record(self._start, self._applied)
-        self._store.delete(f"{self._job}/{name}" for name in self._consumed)
+        self._bucket.delete(f"{self._job}/{name}" for name in self._consumed)
         self._consumed = []
 
     def _note(self, thread: str, error: OSError | None) -> None:
         said = "" if error is None else str(error)
         if said and not self._troubles[thread]:
-            log.warning("store_unreachable", job=self._job, error=said, remedy=_remedy(error))
+            log.warning("bucket_unreachable", job=self._job, error=said, remedy=_remedy(error))
         elif not said and self._troubles[thread]:
-            log.info("store_reached", job=self._job)
+            log.info("bucket_reached", job=self._job)
         self._troubles[thread] = said
 
 
 def _remedy(error: OSError | None) -> str:
-    if isinstance(error, ObjectStoreError):
+    if isinstance(error, BucketError):
         return "see genesis-fp16 executors check; the daemon tries again by itself"
     return "see the disk of GENESIS_HOME; the daemon tries again by itself"

@@ -1,4 +1,4 @@
-"""Whole files of the scratch home: which have changed, and their way into the store."""
+"""Whole files of the scratch home: which have changed, and their way into the bucket."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from genesis_fp16.domain.remote_attempt import FENCE_FILE, HEARTBEAT_FILE, RESULT_FILE
-from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.domain.stored_attempt import (
+from genesis_fp16.domain.bucket_attempt import (
     LONGEST_INLINE,
     MOST_INLINE,
     NOT_FROM_JOBS,
-    StoredFile,
-    stored_time,
+    BucketFile,
+    clamped_time,
 )
-from genesis_fp16.system.object_store import ObjectStore
+from genesis_fp16.domain.remote_attempt import FENCE_FILE, HEARTBEAT_FILE, RESULT_FILE
+from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.system.bucket import Bucket
 
 _NOT_WHOLE = re.compile(r"\..+\.[0-9a-f]{8}|\.publishing\.lock")  # of a writer at work; a lock
 _Mark = tuple[int, int, int]  # inode, size, modified
@@ -90,21 +90,19 @@ class ChangedFiles:
         home: The scratch home, with the files that the job begins with.
     """
 
-    def __init__(
-        self, store: ObjectStore, job: str, prefix: str, home: Path, folders: Folders
-    ) -> None:
-        self._store, self._job, self._prefix = store, job, prefix
+    def __init__(self, bucket: Bucket, job: str, prefix: str, home: Path, folders: Folders) -> None:
+        self._bucket, self._job, self._prefix = bucket, job, prefix
         self._home, self._folders = home, folders
         self._sent = self._seen = dict(folders.whole())
         self._count = self._inline = 0
 
-    def send(self) -> tuple[tuple[StoredFile, ...], tuple[str, ...]]:
-        """Put what has changed into the store; return it, oldest first, and what is gone.
+    def send(self) -> tuple[tuple[BucketFile, ...], tuple[str, ...]]:
+        """Put what has changed into the bucket; return it, oldest first, and what is gone.
 
         If it fails, the next call sends it all again.
 
         Raises:
-            ObjectStoreError: The store refused, or did not answer.
+            BucketError: The bucket refused, or did not answer.
         """
         self._seen, self._inline = dict(self._folders.whole()), 0
         changed = [path for path, mark in self._seen.items() if self._sent.get(path) != mark]
@@ -114,8 +112,8 @@ class ChangedFiles:
         self._sent = self._seen
         return tuple(written), tuple(gone)
 
-    def _put(self, path: Path) -> StoredFile | None:
-        """Put one file into the store; None if it changes meanwhile: a later call sends it."""
+    def _put(self, path: Path) -> BucketFile | None:
+        """Put one file into the bucket; None if it changes meanwhile: a later call sends it."""
         inode, size, modified_ns = self._seen[path]
         where = str(path.relative_to(self._home))
         name, content = "", b""
@@ -126,19 +124,19 @@ class ChangedFiles:
             else:
                 self._count += 1
                 name = f"{self._prefix}/{self._count}"
-                self._store.upload(path, f"{self._job}/{name}")
+                self._bucket.upload(path, f"{self._job}/{name}")
             same = mark_of(path.lstat()) == (inode, size, modified_ns)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             same = False
         if not same:
             self._seen[path] = (0, 0, 0)
             if name:
-                self._store.delete([f"{self._job}/{name}"])
+                self._bucket.delete([f"{self._job}/{name}"])
             return None
-        return StoredFile(
+        return BucketFile(
             path=where,
             object=name,
             content=content,
             size=size,
-            modified_ns=stored_time(modified_ns),
+            modified_ns=clamped_time(modified_ns),
         )

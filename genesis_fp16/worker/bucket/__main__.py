@@ -1,4 +1,4 @@
-"""Entry point: an attempt, or a check, on a machine that shares an object store with the daemon."""
+"""Entry point: an attempt, or a check, on a machine that shares a bucket with the daemon."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import tempfile
 import time
 from pathlib import Path
 
+from genesis_fp16.domain.bucket_attempt import CHOSEN, ORDER, STARTS, BucketOrder
 from genesis_fp16.domain.remote_attempt import Claim
-from genesis_fp16.domain.stored_attempt import CHOSEN, ORDER, STARTS, StoredOrder
-from genesis_fp16.system.object_store import ObjectStore
-from genesis_fp16.worker.stored.attempt import POLL_SECONDS, StoredAttempt
-from genesis_fp16.worker.stored.patience import retried, say
+from genesis_fp16.system.bucket import Bucket
+from genesis_fp16.worker.bucket.attempt import POLL_SECONDS, BucketAttempt
+from genesis_fp16.worker.bucket.patience import retried, say
 
 
 def main() -> None:
-    """Run the job named by the second argument from the store at the first one, or probe.
+    """Run the job named by the second argument from the bucket at the first one, or probe.
 
     ``--probe URL OBJECT`` reports what this machine has, to the object of that name.
     """
@@ -27,24 +27,24 @@ def main() -> None:
         from genesis_fp16.worker.machine_report import make_report
 
         report = make_report().model_dump_json().encode()
-        ObjectStore(sys.argv[2]).write(sys.argv[3], report)
+        Bucket(sys.argv[2]).write(sys.argv[3], report)
         return
-    store, job = ObjectStore(sys.argv[1]), sys.argv[2]
-    content = retried(lambda: store.read(f"{job}/{ORDER}"))
+    bucket, job = Bucket(sys.argv[1]), sys.argv[2]
+    content = retried(lambda: bucket.read(f"{job}/{ORDER}"))
     if content is None:
         say("another attempt has taken this run: nothing is started")
         return
-    order, start = StoredOrder.model_validate_json(content), secrets.token_hex(8)
-    if not is_chosen(store, job, start, order):
+    order, start = BucketOrder.model_validate_json(content), secrets.token_hex(8)
+    if not is_chosen(bucket, job, start, order):
         return
     scratch = Path(tempfile.mkdtemp(prefix="genesis-")).resolve()
     try:
-        StoredAttempt(store, job, start, order, scratch).run()
+        BucketAttempt(bucket, job, start, order, scratch).run()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def is_chosen(store: ObjectStore, job: str, start: str, order: StoredOrder) -> bool:
+def is_chosen(bucket: Bucket, job: str, start: str, order: BucketOrder) -> bool:
     """Announce this start; whether the daemon lets it go on."""
     claim = Claim(
         incarnation=order.order.incarnation,
@@ -53,10 +53,10 @@ def is_chosen(store: ObjectStore, job: str, start: str, order: StoredOrder) -> b
         claimed_at=time.time(),
     )
     name = f"{job}/{STARTS}/{start}"
-    retried(lambda: store.write(name, claim.model_dump_json().encode()))
+    retried(lambda: bucket.write(name, claim.model_dump_json().encode()))
     give_up = time.monotonic() + order.order.run_seconds
-    while (chosen := retried(lambda: store.read(f"{job}/{CHOSEN}"))) is None:
-        if retried(lambda: store.read(f"{job}/{ORDER}")) is None:
+    while (chosen := retried(lambda: bucket.read(f"{job}/{CHOSEN}"))) is None:
+        if retried(lambda: bucket.read(f"{job}/{ORDER}")) is None:
             say("another attempt has taken this run: nothing is started")
             return False
         if time.monotonic() >= give_up:

@@ -1,4 +1,4 @@
-"""Jobs and daemon that share a real object store: deaths, silence, late writers, what is left."""
+"""Jobs and daemon that share a real bucket: deaths, silence, late writers, what is left."""
 
 import json
 import time
@@ -7,31 +7,31 @@ from pathlib import Path
 import psutil
 import pytest
 
+from genesis_fp16.domain.bucket_attempt import Appended, BucketFile, Update, target_of, update_name
 from genesis_fp16.domain.remote_attempt import CLAIM_FILE
-from genesis_fp16.domain.stored_attempt import Appended, StoredFile, Update, target_of, update_name
 from genesis_fp16.executors import ExitStatus
-from genesis_fp16.executors.object_store import Mirrors
-from genesis_fp16.executors.object_store.mirrors import HOME_FILE
-from genesis_fp16.system.object_store import ObjectStore
+from genesis_fp16.executors.bucket import Mirrors
+from genesis_fp16.executors.bucket.mirrors import HOME_FILE
+from genesis_fp16.system.bucket import Bucket
 from infrastructure.events import EventTail, SetPrecision
 from infrastructure.events.command import Stop
 from tests.genesis_fp16.executors.attempt_spec import FP32
+from tests.genesis_fp16.executors.bucket.test_contract import BucketCluster
 from tests.genesis_fp16.executors.contract import (
     ROLLBACK_SECONDS,
     Attempts,
     check_what_is_left,
 )
 from tests.genesis_fp16.executors.object_server import ObjectServer
-from tests.genesis_fp16.executors.object_store.test_contract import StoreCluster
 from tests.patience import crowding, wait_until
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def cluster(store: ObjectStore, home_settings):
-    quick = ObjectStore(store.url, seconds=2.0)
-    made = StoreCluster(quick, home_settings.home)
+def cluster(bucket: Bucket, home_settings):
+    quick = Bucket(bucket.url, seconds=2.0)
+    made = BucketCluster(quick, home_settings.home)
     yield made
     made.close()
 
@@ -44,7 +44,7 @@ def attempts(cluster, home_settings, standin_command):
 
 
 def test_a_command_arrives_and_a_dead_job_goes_on_elsewhere(
-    attempts: Attempts, cluster: StoreCluster, record_property
+    attempts: Attempts, cluster: BucketCluster, record_property
 ) -> None:
     first = attempts.spec(steps=10**9)
     data = first.agent_folder / "replay" / "one.jsonl"
@@ -58,7 +58,7 @@ def test_a_command_arrives_and_a_dead_job_goes_on_elsewhere(
         first, lambda event: event.kind == "precision_changed" and event.state == FP32
     )
     took = time.monotonic() - sent
-    record_property("measured", f"a command through an object store: {took:.1f} s")
+    record_property("measured", f"a command through a bucket: {took:.1f} s")
     assert took < ROLLBACK_SECONDS * crowding()
     attempts.executor.send(handle, Stop(reason="shutdown"))
     assert attempts.ended(handle) == ExitStatus(exit_code=75)
@@ -79,7 +79,7 @@ def test_a_command_arrives_and_a_dead_job_goes_on_elsewhere(
     assert "without a result" in attempts.ended(handle).error
     reached = [e.step for e in EventTail(second.events_path).read() if e.kind == "step_stats"]
     assert reached[0] == step + 1, "it has not resumed from the step that the first one saved"
-    wait_until(lambda: not cluster.store.names(), "the end of all objects")
+    wait_until(lambda: not cluster.bucket.names(), "the end of all objects")
 
 
 def test_a_silent_store_ends_nothing_and_loses_nothing(
@@ -98,7 +98,7 @@ def test_a_silent_store_ends_nothing_and_loses_nothing(
             began = time.monotonic()
             assert attempts.executor.poll(handle) is None
             took.append(time.monotonic() - began)
-        assert min(took) < 1.0, "the daemon's loop waits for the store"
+        assert min(took) < 1.0, "the daemon's loop waits for the bucket"
     attempts.until_event(
         spec, lambda event: event.kind == "precision_changed" and event.state == FP32
     )
@@ -110,7 +110,7 @@ def test_a_silent_store_ends_nothing_and_loses_nothing(
     assert steps == list(range(1, steps[-1] + 1))
 
 
-def test_a_late_writer_reaches_no_file(attempts: Attempts, cluster: StoreCluster) -> None:
+def test_a_late_writer_reaches_no_file(attempts: Attempts, cluster: BucketCluster) -> None:
     spec = attempts.spec(steps=1)
     handle = attempts.submit(spec)
     assert attempts.ended(handle) == ExitStatus(exit_code=0)
@@ -119,16 +119,16 @@ def test_a_late_writer_reaches_no_file(attempts: Attempts, cluster: StoreCluster
     where = str(spec.events_path.relative_to(spec.agent_folder.parents[1]))
     late = Update(appended=(Appended(path=where, offset=size, content=b"late\n"),))
     home = spec.agent_folder.parents[1]
-    store = cluster.store.below((home / HOME_FILE).read_text())
-    wait_until(lambda: not store.names(), "the end of its objects")
+    bucket = cluster.bucket.below((home / HOME_FILE).read_text())
+    wait_until(lambda: not bucket.names(), "the end of its objects")
     for number in range(9):
         name = f"{handle.job}/{update_name('0' * 16, number)}"
-        store.write(name, late.model_dump_json().encode())
+        bucket.write(name, late.model_dump_json().encode())
     again = attempts.spec(spec.run_id, 2, steps=1)
     assert attempts.ended(attempts.submit(again)) == ExitStatus(exit_code=0)
     assert spec.events_path.stat().st_size == size
-    Mirrors(cluster.store, home)  # as the daemon's next start does
-    wait_until(lambda: not store.names(), "the end of the late objects")
+    Mirrors(cluster.bucket, home)  # as the daemon's next start does
+    wait_until(lambda: not bucket.names(), "the end of the late objects")
 
 
 def test_a_job_writes_in_its_own_folders_alone(tmp_path: Path) -> None:
@@ -148,6 +148,6 @@ def test_a_job_writes_in_its_own_folders_alone(tmp_path: Path) -> None:
 
 
 def test_updates_survive_the_store_as_they_were() -> None:
-    file = StoredFile(path="a", content=bytes(range(256)), size=256, modified_ns=1)
+    file = BucketFile(path="a", content=bytes(range(256)), size=256, modified_ns=1)
     update = Update(beat=True, written=(file,), removed=("b",))
     assert Update.model_validate_json(update.model_dump_json()) == update

@@ -14,14 +14,14 @@ import structlog
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.remote_attempt import FENCE_FILE
+from genesis_fp16.executors.bucket.mirror import AttemptMirror
 from genesis_fp16.executors.job_files import read_order, read_result
-from genesis_fp16.executors.object_store.mirror import AttemptMirror
-from genesis_fp16.system.object_store import ObjectStore
+from genesis_fp16.system.bucket import Bucket
 from infrastructure.files import open_regular, write_atomically
 
-LAUNCHER = ("-P", "-m", "genesis_fp16.worker.stored")
-HOME_FILE = "store-id"  # in the home: the folder of the store that is this home's alone
-RETRY_SECONDS = 60.0  # after a store that could not be cleaned
+LAUNCHER = ("-P", "-m", "genesis_fp16.worker.bucket")
+HOME_FILE = "store-id"  # in the home: the folder of the bucket that is this home's alone
+RETRY_SECONDS = 60.0  # after a bucket that could not be cleaned
 _HOME_ID = re.compile(r"[0-9a-f]{16}")
 _LONGEST_ID = 100  # bytes that are read of the file
 
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class HomeIdError(GenesisError, OSError):
-    """The file with this home's name in the store cannot be read."""
+    """The file with this home's name in the bucket cannot be read."""
 
     exit_code = os.EX_IOERR
 
@@ -41,39 +41,39 @@ class HomeIdError(GenesisError, OSError):
 
 
 class Mirrors:
-    """Makes and closes the mirrors of one home's attempts in *store*.
+    """Makes and closes the mirrors of one home's attempts in *bucket*.
 
     Objects that an earlier daemon has left are deleted in a thread of its own.
 
     Args:
-        store: May be shared with other homes.
+        bucket: May be shared with other homes.
         home: The daemon's home.
 
     Attributes:
-        store: The part of it that is this home's alone.
+        bucket: The part of it that is this home's alone.
 
     Raises:
         HomeIdError: The file `store-id` of the home cannot be read.
         OSError: The home cannot be written.
     """
 
-    def __init__(self, store: ObjectStore, home: Path) -> None:
-        self.store, self._home = store.below(_home_id(home)), home
+    def __init__(self, bucket: Bucket, home: Path) -> None:
+        self.bucket, self._home = bucket.below(_home_id(home)), home
         self._mirrors: list[AttemptMirror] = []
         self._closed = threading.Event()
-        threading.Thread(target=self._remove_leftovers, name="store-rest", daemon=True).start()
+        threading.Thread(target=self._remove_leftovers, name="bucket-rest", daemon=True).start()
 
     @property
     def launcher(self) -> tuple[str, ...]:
         """Arguments of the other machine's Python; the name of the job follows."""
-        return (*LAUNCHER, self.store.url)
+        return (*LAUNCHER, self.bucket.url)
 
     def of(
         self, job: str, folder: Path, incarnation: str, *, on_ready: Callable[[], None]
     ) -> AttemptMirror:
         """A new `AttemptMirror` with these arguments."""
         self._mirrors = [mirror for mirror in self._mirrors if not mirror.is_closed]
-        mirror = AttemptMirror(self.store, job, folder, incarnation, on_ready)
+        mirror = AttemptMirror(self.bucket, job, folder, incarnation, on_ready)
         self._mirrors.append(mirror)
         return mirror
 
@@ -89,17 +89,17 @@ class Mirrors:
             mirror.close()
 
     def _remove_leftovers(self) -> None:
-        """Delete the objects of attempts that have ended; try again while the store fails."""
+        """Delete the objects of attempts that have ended; try again while the bucket fails."""
         while True:
             try:
                 for job in self._leftovers():
-                    self.store.delete_all(job)
-                    log.info("stored_objects_removed", job=job)
+                    self.bucket.delete_all(job)
+                    log.info("objects_removed", job=job)
             except OSError as error:
                 fields = {"error": str(error), "retry_seconds": RETRY_SECONDS}
-                log.warning("stored_objects_not_removed", **fields)
+                log.warning("objects_not_removed", **fields)
             except Exception:  # of any kind: an odd folder must not look like a crash
-                log.exception("stored_objects_not_removed")
+                log.exception("objects_not_removed")
                 return
             else:
                 return
@@ -108,21 +108,21 @@ class Mirrors:
 
     def _leftovers(self) -> Iterator[str]:
         """Jobs with objects whose attempt has ended, or whose run has no folder any more."""
-        stored = {name.partition("/")[0] for name in self.store.names()}  # before the home is read
-        if not stored:
+        jobs = {name.partition("/")[0] for name in self.bucket.names()}  # before the home is read
+        if not jobs:
             return
         runs = [f"-{folder.name.lower()}-" for folder in (self._home / "runs").iterdir()]
-        for job in stored:
+        for job in jobs:
             if not any(run in job for run in runs):
                 yield job
         for folder in self._home.glob("runs/*/attempts/*"):
             order = read_order(folder)
-            if order and order.job in stored and not is_alive(folder, order.incarnation):
+            if order and order.job in jobs and not is_alive(folder, order.incarnation):
                 yield order.job
 
 
 def _home_id(home: Path) -> str:
-    """The name of this home in a store, made at the first call."""
+    """The name of this home in a bucket, made at the first call."""
     path = home / HOME_FILE
     try:
         with open_regular(path) as file:
@@ -134,7 +134,7 @@ def _home_id(home: Path) -> str:
     else:
         if _HOME_ID.fullmatch(home_id):
             return home_id
-        consequence = "jobs that still run are lost, and their objects stay in the store"
+        consequence = "jobs that still run are lost, and their objects stay in the bucket"
         log.warning("store_id_replaced", path=str(path), consequence=consequence)
     made = secrets.token_hex(8)
     write_atomically(path, made)

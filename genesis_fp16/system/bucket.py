@@ -1,6 +1,6 @@
-"""Whole objects in a store that an fsspec URL names: written once, read, listed, deleted.
+"""Whole objects in a bucket that an fsspec URL names: written once, read, listed, deleted.
 
-Every request has a deadline, so that a store that does not answer costs its caller seconds. No
+Every request has a deadline, so that storage that does not answer costs its caller seconds. No
 listing, and no answer that an object is missing, is kept from one call to the next.
 """
 
@@ -43,37 +43,37 @@ _OPTIONS = {"s3": {"config_kwargs": _CONNECTIONS}, "s3a": {"config_kwargs": _CON
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
-class ObjectStoreError(OSError):
-    """The object store refused a request, did not answer, or cannot be used: what, and the remedy.
+class BucketError(OSError):
+    """The bucket refused a request, did not answer, or cannot be used: what, and the remedy.
 
     Args:
         message: Contains no credential.
     """
 
 
-class ObjectStore:
+class Bucket:
     """Objects below *url*, by names with slashes. Nothing is imported or connected before a call.
 
-    Credentials, and the address of a store that is not its vendor's own, come from the environment,
-    as the file system's package reads them. Methods are safe in several threads.
+    Credentials, and the address of a service that is not the vendor's own, come from the
+    environment, as the file system's package reads them. Methods are safe in several threads.
 
     Args:
-        url: fsspec URL of a bucket and a prefix in it; see `check_store_url`.
+        url: fsspec URL of a bucket and a prefix in it; see `check_bucket_url`.
         seconds: Longest time for one request, without that for the bytes of a file.
     """
 
     def __init__(self, url: str, seconds: float = REQUEST_SECONDS) -> None:
         self.url, self._seconds = url.rstrip("/"), seconds
 
-    def below(self, name: str) -> ObjectStore:
-        """The store of the objects below *name*."""
-        return ObjectStore(f"{self.url}/{name}", self._seconds)
+    def below(self, name: str) -> Bucket:
+        """The bucket of the objects below *name*."""
+        return Bucket(f"{self.url}/{name}", self._seconds)
 
     def read(self, name: str) -> bytes | None:
         """Content of the object; None if it does not exist.
 
         Raises:
-            ObjectStoreError: The store refused, or did not answer; or the object is longer than
+            BucketError: The bucket refused, or did not answer; or the object is longer than
                 256 MiB.
         """
         try:
@@ -81,14 +81,14 @@ class ObjectStore:
         except FileNotFoundError:
             return None
         if len(content) > _LONGEST_READ:
-            raise ObjectStoreError(f"{self.url}/{name} has more than {_LONGEST_READ >> 20} MiB")
+            raise BucketError(f"{self.url}/{name} has more than {_LONGEST_READ >> 20} MiB")
         return bytes(content)
 
     def write(self, name: str, content: bytes) -> None:
         """Write the object *name* whole.
 
         Raises:
-            ObjectStoreError: The store refused, or did not answer.
+            BucketError: The bucket refused, or did not answer.
         """
         try:
             self._call("pipe_file", self._path(name), content)
@@ -99,7 +99,7 @@ class ObjectStore:
         """Write the file at *path* as the object *name*.
 
         Raises:
-            ObjectStoreError: The store refused, or did not answer.
+            BucketError: The bucket refused, or did not answer.
             OSError: The file cannot be read.
         """
         size = path.stat().st_size
@@ -115,17 +115,17 @@ class ObjectStore:
 
         Raises:
             FileNotFoundError: It does not exist.
-            ObjectStoreError: The store refused, did not answer, or sent another size.
+            BucketError: The bucket refused, did not answer, or sent another size.
         """
         self._call("get_file", self._path(name), str(path), longer=size / SLOWEST_BYTES)
         if (received := path.stat().st_size) != size:
-            raise ObjectStoreError(f"{self.url}/{name} has {received} bytes instead of {size}")
+            raise BucketError(f"{self.url}/{name} has {received} bytes instead of {size}")
 
     def names(self, prefix: str = "") -> list[str]:
-        """Names of the objects below the folder *prefix*, relative to the store, in no order.
+        """Names of the objects below the folder *prefix*, relative to the bucket, in no order.
 
         Raises:
-            ObjectStoreError: The store refused, or did not answer.
+            BucketError: The bucket refused, or did not answer.
         """
         try:
             listed = self._call("find", self._path(prefix))
@@ -139,7 +139,7 @@ class ObjectStore:
         """Delete objects; one may be gone already.
 
         Raises:
-            ObjectStoreError: The store refused, or did not answer.
+            BucketError: The bucket refused, or did not answer.
         """
         for name in names:
             try:
@@ -151,18 +151,18 @@ class ObjectStore:
         """Delete every object below the folder *prefix*.
 
         Raises:
-            ObjectStoreError: The store refused, did not answer, or keeps what it should delete.
+            BucketError: The bucket refused, did not answer, or keeps what it should delete.
         """
         deleted: set[str] = set()
         while names := self.names(prefix)[:_AT_ONCE]:
             if kept := deleted.intersection(names):
                 name = ascii(min(kept))
-                raise ObjectStoreError(f"{self.url}: {name} is still there after its deletion")
+                raise BucketError(f"{self.url}: {name} is still there after its deletion")
             self.delete(names)
             deleted.update(names)
 
-    def _no_bucket(self, error: FileNotFoundError) -> ObjectStoreError:
-        return ObjectStoreError(f"{self.url}: {error}; create the bucket")
+    def _no_bucket(self, error: FileNotFoundError) -> BucketError:
+        return BucketError(f"{self.url}: {error}; create the bucket")
 
     def _path(self, name: str) -> str:
         return f"{self._opened[1]}/{name}".rstrip("/")
@@ -174,7 +174,7 @@ class ObjectStore:
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
-            raise ObjectStoreError(f"fsspec is not installed; pip install '{EXTRA}'") from error
+            raise BucketError(f"fsspec is not installed; pip install '{EXTRA}'") from error
         try:
             options = _OPTIONS.get(scheme, {})
             system, path = url_to_fs(
@@ -182,11 +182,11 @@ class ObjectStore:
             )
         except (ImportError, ValueError) as error:
             remedy = f"install the file system's package; for s3 pip install '{EXTRA}'"
-            raise ObjectStoreError(f"{self.url} cannot be opened: {error}; {remedy}") from error
+            raise BucketError(f"{self.url} cannot be opened: {error}; {remedy}") from error
         except Exception as error:  # of any kind: some connect at once, or need more than a URL
-            raise ObjectStoreError(f"{self.url} cannot be opened: {_words(error)}") from error
+            raise BucketError(f"{self.url} cannot be opened: {_words(error)}") from error
         if not system.async_impl:
-            raise ObjectStoreError(f"{self.url} cannot be used: {_blocks(scheme)}")
+            raise BucketError(f"{self.url} cannot be used: {_blocks(scheme)}")
         return system, path.strip("/")
 
     def _call(self, name: str, *arguments: Any, longer: float = 0.0, **more: int) -> Any:  # noqa: ANN401 -- fsspec has no types
@@ -200,19 +200,19 @@ class ObjectStore:
         except FileNotFoundError:
             raise
         except TimeoutError as error:
-            raise ObjectStoreError(
+            raise BucketError(
                 f"{self.url} has not answered within {seconds:.0f} s; see its network and its load"
             ) from error
         except Exception as error:  # of any kind: each file system has errors of its own
-            raise ObjectStoreError(f"{self.url}: {_words(error)}") from error
+            raise BucketError(f"{self.url}: {_words(error)}") from error
 
 
 async def _bounded(call: Callable[[], Any], seconds: float) -> Any:  # noqa: ANN401
     return await asyncio.wait_for(call(), seconds)
 
 
-def check_store_url(url: str) -> str:
-    """Return *url* if it can name an object store and carries no credential.
+def check_bucket_url(url: str) -> str:
+    """Return *url* if it can name a bucket and carries no credential.
 
     Raises:
         ValueError: It names none, a folder of one machine, or a user; the message does not
@@ -224,7 +224,7 @@ def check_store_url(url: str) -> str:
         raise ValueError("it is not a URL") from error
     is_url = url.startswith(f"{parts.scheme}://") and _SCHEME.fullmatch(parts.scheme)
     if not is_url or not parts.netloc or not url.isprintable() or "::" in url:
-        raise ValueError("it is not the URL of an object store, for example s3://bucket/prefix")
+        raise ValueError("it is not the URL of a bucket, for example s3://bucket/prefix")
     if parts.scheme in _LOCAL:
         raise ValueError("a folder is not named here: put GENESIS_HOME on the shared folder")
     if parts.scheme in _BLOCKING:
@@ -240,7 +240,7 @@ def check_store_url(url: str) -> str:
 def _blocks(scheme: str) -> str:
     return (
         f"the file system of {scheme}:// is not asynchronous, so that a request to it would have "
-        "no deadline; name an object store, for example s3://, gs:// or abfs://"
+        "no deadline; name a bucket, for example s3://, gs:// or abfs://"
     )
 
 

@@ -1,4 +1,4 @@
-"""A run whose jobs share an object store with the daemon and no folder: rollback, death, end."""
+"""A run whose jobs share a bucket with the daemon and no folder: rollback, death, end."""
 
 import time
 from collections.abc import Callable

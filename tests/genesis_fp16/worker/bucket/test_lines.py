@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from genesis_fp16.worker.stored.lines import EventLines, GrowingFile
+from genesis_fp16.worker.bucket.lines import EventLines, GrowingFile
 from infrastructure.events import EventTail, EventWriter
 from infrastructure.events.event import CheckpointSaved, Finished, StepStats
 

@@ -1,10 +1,10 @@
-"""What files have gained; an event that announces a file waits until the store has that file."""
+"""What files have gained; an event that announces a file waits until the bucket has that file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from genesis_fp16.domain.stored_attempt import Appended
+from genesis_fp16.domain.bucket_attempt import Appended
 
 _MOST_BYTES = 1 << 20  # of one file in one update
 _ANNOUNCEMENTS = tuple(
@@ -66,7 +66,7 @@ class EventLines:
         return bool(new)
 
     def release(self, count: int) -> None:
-        """Let the first *count* lines that wait leave: the store has what they announce."""
+        """Let the first *count* lines that wait leave: the bucket has what they announce."""
         self._free += self._held[:count]
         del self._held[:count]
 

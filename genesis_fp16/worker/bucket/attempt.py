@@ -1,8 +1,8 @@
-"""One attempt in a scratch folder, mirrored to an object store.
+"""One attempt in a scratch folder, mirrored to a bucket.
 
 The usual launcher runs there as a child of this process. The main thread carries commands to it,
-and its events, logs and signs of life to the store; a second thread carries whole files, so that a
-large checkpoint delays no rollback. While the store does not answer, the worker trains on.
+and its events, logs and signs of life to the bucket; a second thread carries whole files, so that a
+large checkpoint delays no rollback. While the bucket does not answer, the worker trains on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from genesis_fp16.domain.bucket_attempt import (
+    ORDER,
+    Appended,
+    BucketFile,
+    BucketOrder,
+    Update,
+    clamped_time,
+    command_name,
+    update_name,
+)
 from genesis_fp16.domain.remote_attempt import (
     COMMANDS_FILE,
     FENCE_FILE,
@@ -29,22 +39,12 @@ from genesis_fp16.domain.remote_attempt import (
     Result,
 )
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
-from genesis_fp16.domain.stored_attempt import (
-    ORDER,
-    Appended,
-    StoredFile,
-    StoredOrder,
-    Update,
-    command_name,
-    stored_time,
-    update_name,
-)
-from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError
+from genesis_fp16.system.bucket import Bucket, BucketError
 from genesis_fp16.system.permissions import write_private
 from genesis_fp16.system.processes import become_subreaper, kill_descendants
-from genesis_fp16.worker.stored.folders import ChangedFiles, Folders
-from genesis_fp16.worker.stored.lines import EventLines, GrowingFile
-from genesis_fp16.worker.stored.patience import STORE_SECONDS, retried, say
+from genesis_fp16.worker.bucket.folders import ChangedFiles, Folders
+from genesis_fp16.worker.bucket.lines import EventLines, GrowingFile
+from genesis_fp16.worker.bucket.patience import BUCKET_SECONDS, retried, say
 from infrastructure.events.command import Stop
 
 POLL_SECONDS = 0.4  # between two looks for commands and events
@@ -57,20 +57,20 @@ LAUNCHER = (sys.executable, "-P", "-m", "genesis_fp16.worker.remote")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Batch:
-    """Files in the store that no update names yet.
+    """Files in the bucket that no update names yet.
 
     Attributes:
         announced: Number of events that waited for them.
         needs: Growing files, and how much of them must be sent before.
     """
 
-    written: tuple[StoredFile, ...]
+    written: tuple[BucketFile, ...]
     removed: tuple[str, ...]
     announced: int
     needs: dict[Path, int]
 
 
-class StoredAttempt:
+class BucketAttempt:
     """One attempt from the download of its files to its result.
 
     Args:
@@ -80,9 +80,9 @@ class StoredAttempt:
     """
 
     def __init__(
-        self, store: ObjectStore, job: str, start: str, order: StoredOrder, scratch: Path
+        self, bucket: Bucket, job: str, start: str, order: BucketOrder, scratch: Path
     ) -> None:
-        self._store, self._job, self._start, self._scratch = store, job, start, scratch
+        self._bucket, self._job, self._start, self._scratch = bucket, job, start, scratch
         self._order = order
         self._spec = moved(order, scratch)
         self._folder = self._spec.attempt_folder
@@ -113,7 +113,7 @@ class StoredAttempt:
             self._fail(f"its files could not be downloaded to {self._scratch}: {error}")
             return
         files = ChangedFiles(
-            self._store, self._job, f"files/{self._start}", self._scratch, self._folders
+            self._bucket, self._job, f"files/{self._start}", self._scratch, self._folders
         )
         for path in self._folders.growing():
             if path.parent != self._folder:  # a segment that came with the order
@@ -155,8 +155,8 @@ class StoredAttempt:
         (self._spec.run_folder / FENCE_FILE).write_text(self._spec.incarnation)
         retried(self._receive_commands)  # those sent while the job waited
 
-    def _get(self, file: StoredFile, target: Path) -> None:
-        self._store.download(f"{self._job}/{file.object}", target, file.size)
+    def _get(self, file: BucketFile, target: Path) -> None:
+        self._bucket.download(f"{self._job}/{file.object}", target, file.size)
 
     # Below: the main thread
 
@@ -168,8 +168,8 @@ class StoredAttempt:
                 self._look_for_order()
                 if not self._is_fenced_off:
                     self._send_update()
-            except ObjectStoreError as error:
-                say(f"the store cannot be used now, and the worker goes on: {error}")
+            except BucketError as error:
+                say(f"the bucket cannot be used now, and the worker goes on: {error}")
             if self._is_fenced_off:
                 self._end_at_once(launcher)
                 return
@@ -179,7 +179,7 @@ class StoredAttempt:
 
     def _receive_commands(self) -> None:
         while True:
-            content = self._store.read(f"{self._job}/{command_name(self._commands)}")
+            content = self._bucket.read(f"{self._job}/{command_name(self._commands)}")
             if content is None:
                 return
             self._add_commands(content)
@@ -188,10 +188,10 @@ class StoredAttempt:
     def _look_for_order(self) -> None:
         if time.monotonic() >= self._order_at:
             self._order_at = time.monotonic() + ORDER_SECONDS
-            self._is_fenced_off = self._store.read(f"{self._job}/{ORDER}") is None
+            self._is_fenced_off = self._bucket.read(f"{self._job}/{ORDER}") is None
 
     def _end_at_once(self, launcher: subprocess.Popen[bytes]) -> None:
-        """Let the launcher kill the worker; nothing of it reaches the store any more."""
+        """Let the launcher kill the worker; nothing of it reaches the bucket any more."""
         (self._spec.run_folder / FENCE_FILE).write_text("none")
         try:
             launcher.wait(END_SECONDS)
@@ -206,7 +206,7 @@ class StoredAttempt:
         if self._unsent is None:
             return False
         name = f"{self._job}/{update_name(self._start, self._number)}"
-        self._store.write(name, self._unsent.model_dump_json().encode())
+        self._bucket.write(name, self._unsent.model_dump_json().encode())
         self._unsent = None
         self._number += 1
         return True
@@ -251,7 +251,7 @@ class StoredAttempt:
 
     def _send_rest(self) -> None:
         """Send all that the launcher has left, its result last."""
-        give_up = time.monotonic() + STORE_SECONDS
+        give_up = time.monotonic() + BUCKET_SECONDS
         while time.monotonic() < give_up:
             try:
                 self._look_for_order()
@@ -261,8 +261,8 @@ class StoredAttempt:
                 if not self._send_update() and whole:
                     self._send_result()
                     return
-            except ObjectStoreError as error:
-                say(f"the store cannot take the result now: {error}")
+            except BucketError as error:
+                say(f"the bucket cannot take the result now: {error}")
                 time.sleep(ORDER_SECONDS)
             time.sleep(POLL_SECONDS / 8)
 
@@ -270,11 +270,11 @@ class StoredAttempt:
         path = self._folder / RESULT_FILE
         if path.exists():
             content = path.read_bytes()
-            result = StoredFile(
+            result = BucketFile(
                 path=self._where(path),
                 content=content,
                 size=len(content),
-                modified_ns=stored_time(path.stat().st_mtime_ns),
+                modified_ns=clamped_time(path.stat().st_mtime_ns),
             )
             self._unsent = Update(beat=True, written=(result,))
             retried(self._send_update)
@@ -302,7 +302,7 @@ class StoredAttempt:
             (self._gathered if self._ended.is_set() else self._ended).wait(FILES_SECONDS / 4)
 
     def _gather(self, files: ChangedFiles) -> bool:
-        """Put what has changed into the store, for the main thread to name."""
+        """Put what has changed into the bucket, for the main thread to name."""
         with self._lock:
             while self._events.look():
                 pass
@@ -320,7 +320,7 @@ class StoredAttempt:
         return True
 
 
-def moved(order: StoredOrder, scratch: Path) -> RunSpec:
+def moved(order: BucketOrder, scratch: Path) -> RunSpec:
     """The specification with every path in the daemon's home at the same place in *scratch*."""
 
     def move(value: object) -> object:

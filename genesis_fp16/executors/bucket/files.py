@@ -13,20 +13,20 @@ from pathlib import Path
 import structlog
 from filelock import FileLock
 
+from genesis_fp16.domain.bucket_attempt import (
+    APPLIED_FILE,
+    Appended,
+    Applied,
+    BucketFile,
+    Update,
+    target_of,
+)
 from genesis_fp16.domain.remote_attempt import (
     CLAIM_FILE,
     FENCE_FILE,
     HEARTBEAT_FILE,
     LONGEST_FILE,
     Claim,
-)
-from genesis_fp16.domain.stored_attempt import (
-    STORED_FILE,
-    Appended,
-    Applied,
-    StoredFile,
-    Update,
-    target_of,
 )
 from infrastructure.files import flush_folder, read_model, write_model
 
@@ -81,7 +81,7 @@ class AttemptFiles:
     def applied(self, start: str) -> int:
         """Number of updates of *start* that are recorded as applied."""
         with suppress(OSError, ValueError):
-            applied = read_model(self._folder / STORED_FILE, Applied, limit=LONGEST_FILE)
+            applied = read_model(self._folder / APPLIED_FILE, Applied, limit=LONGEST_FILE)
             if applied.start == start:
                 return applied.updates
         return 0
@@ -92,7 +92,7 @@ class AttemptFiles:
         Raises:
             OSError: It cannot be written.
         """
-        write_model(self._folder / STORED_FILE, Applied(start=start, updates=updates))
+        write_model(self._folder / APPLIED_FILE, Applied(start=start, updates=updates))
 
     def add(self, update: Update) -> bool:
         """Append what *update* says and show the sign of life; False if the run is not ours.
@@ -124,7 +124,7 @@ class AttemptFiles:
                 file.seek(size)
                 file.write(appended.content[size - appended.offset :])
 
-    def replace(self, update: Update, fetch: Callable[[StoredFile, Path], None]) -> None:
+    def replace(self, update: Update, fetch: Callable[[BucketFile, Path], None]) -> None:
         """Write and remove the whole files of *update*, if the run is ours.
 
         A file that cannot be where it belongs, since a folder is there or a file is in the place
@@ -165,7 +165,7 @@ class AttemptFiles:
                 temporary.unlink(missing_ok=True)
 
     def _temporary(
-        self, file: StoredFile, target: Path, fetch: Callable[[StoredFile, Path], None]
+        self, file: BucketFile, target: Path, fetch: Callable[[BucketFile, Path], None]
     ) -> Path:
         """A temporary file with the content of *file*, in the next folder above that exists."""
         place = next(parent for parent in target.parents if os.path.isdir(parent))  # noqa: PTH112 -- of any length

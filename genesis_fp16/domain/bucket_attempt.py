@@ -1,4 +1,4 @@
-"""The objects of an attempt whose machines share an object store: their names, and what is in them.
+"""The objects of an attempt whose machines share a bucket: their names, and what is in them.
 
 All are below the name of the attempt's job. Each is written whole, once, by one side, and deleted
 by the daemon:
@@ -36,8 +36,8 @@ ORDER, CHOSEN, STARTS = "order", "chosen", "starts"
 LONGEST_INLINE = 1 << 16  # bytes of a file that travels within an update
 MOST_INLINE = 1 << 24  # bytes of all such files of an update, or of the order
 START_NAME = re.compile(r"[0-9a-f]{16}")  # of a start of a job
-STORED_FILE = "stored.json"  # in the attempt's folder: how far its updates were applied
-NOT_FROM_JOBS = (SPEC_FILE, ORDER_FILE, STORED_FILE, "commands.ndjson", "claim.json")
+APPLIED_FILE = "stored.json"  # in the attempt's folder: how far its updates were applied
+NOT_FROM_JOBS = (SPEC_FILE, ORDER_FILE, APPLIED_FILE, "commands.ndjson", "claim.json")
 _DEEPEST = 100  # parts of the name of a file that a job sends: thousands take seconds
 
 
@@ -57,12 +57,12 @@ class _Record(BaseModel):
     )
 
 
-def stored_time(modified_ns: int) -> int:
-    """*modified_ns* of a file as `StoredFile` takes it: a file may claim any year."""
+def clamped_time(modified_ns: int) -> int:
+    """*modified_ns* of a file as `BucketFile` takes it: a file may claim any year."""
     return min(max(0, modified_ns), 2**63 - 1)
 
 
-class StoredFile(_Record):
+class BucketFile(_Record):
     """One whole file.
 
     Attributes:
@@ -78,7 +78,7 @@ class StoredFile(_Record):
     modified_ns: int = Field(ge=0, lt=2**63)
 
 
-class StoredOrder(_Record):
+class BucketOrder(_Record):
     """What a job is to do, and with which files.
 
     Attributes:
@@ -90,7 +90,7 @@ class StoredOrder(_Record):
     home: str
     spec: str
     order: JobOrder
-    files: tuple[StoredFile, ...]
+    files: tuple[BucketFile, ...]
 
 
 class Appended(_Record):
@@ -118,7 +118,7 @@ class Update(_Record):
 
     beat: bool = False
     appended: tuple[Appended, ...] = ()
-    written: tuple[StoredFile, ...] = ()
+    written: tuple[BucketFile, ...] = ()
     removed: tuple[str, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""What is tried again while the store does not answer."""
+"""What is tried again while the bucket does not answer."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from genesis_fp16.system.object_store import ObjectStoreError
+from genesis_fp16.system.bucket import BucketError
 
-STORE_SECONDS = 600.0  # for a store that does not answer, before the training and after it
+BUCKET_SECONDS = 600.0  # for a bucket that does not answer, before the training and after it
 _WAIT_SECONDS = 1.0
 
 T = TypeVar("T")
 
 
 def retried(step: Callable[[], T]) -> T:
-    """Result of *step*, which is repeated for `STORE_SECONDS` while the store fails.
+    """Result of *step*, which is repeated for `BUCKET_SECONDS` while the bucket fails.
 
     Raises:
-        ObjectStoreError: It failed for that long.
+        BucketError: It failed for that long.
     """
-    give_up = time.monotonic() + STORE_SECONDS
+    give_up = time.monotonic() + BUCKET_SECONDS
     while True:
         try:
             return step()
-        except ObjectStoreError as error:
+        except BucketError as error:
             if time.monotonic() >= give_up:
                 raise
-            say(f"the store cannot be used now: {error}")
+            say(f"the bucket cannot be used now: {error}")
             time.sleep(_WAIT_SECONDS)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.executors.object_store.inputs import input_files
+from genesis_fp16.executors.bucket.inputs import input_files
 from genesis_fp16.settings import Settings
 from tests.genesis_fp16.executors.attempt_spec import attempt_spec
 

@@ -1,13 +1,13 @@
-"""Which URLs name an object store, and what a store says that cannot be used."""
+"""Which URLs name a bucket, and what a bucket says that cannot be used."""
 
 import pytest
 
-from genesis_fp16.system.object_store import ObjectStore, ObjectStoreError, check_store_url
+from genesis_fp16.system.bucket import Bucket, BucketError, check_bucket_url
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/a/prefix", "gs://bucket/x"])
-def test_an_object_store_is_named(url: str) -> None:
-    assert check_store_url(url) == url
+def test_a_bucket_is_named(url: str) -> None:
+    assert check_bucket_url(url) == url
 
 
 @pytest.mark.parametrize(
@@ -33,26 +33,26 @@ def test_an_object_store_is_named(url: str) -> None:
 )
 def test_what_is_no_store_or_holds_a_secret_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ValueError, match="it ") as refusal:
-        check_store_url(url)
+        check_bucket_url(url)
     assert "hunter2" not in str(refusal.value)
 
 
 def test_a_missing_package_is_named() -> None:
-    with pytest.raises(ObjectStoreError, match="install"):
-        ObjectStore("gs://bucket").read("name")
-    with pytest.raises(ObjectStoreError, match="nosuch"):
-        ObjectStore("nosuch://bucket").read("name")
+    with pytest.raises(BucketError, match="install"):
+        Bucket("gs://bucket").read("name")
+    with pytest.raises(BucketError, match="nosuch"):
+        Bucket("nosuch://bucket").read("name")
 
 
 def test_a_file_system_whose_requests_have_no_deadline_is_refused() -> None:
     with pytest.raises(ValueError, match=r"sftp:// is not asynchronous.* s3://"):
-        check_store_url("sftp://host/x")
-    with pytest.raises(ObjectStoreError, match=r"memory:// is not asynchronous.* s3://"):
-        ObjectStore("memory://x").read("name")
+        check_bucket_url("sftp://host/x")
+    with pytest.raises(BucketError, match=r"memory:// is not asynchronous.* s3://"):
+        Bucket("memory://x").read("name")
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1:1/x", "github://a/b", "reference://a/b"])
 def test_a_file_system_that_cannot_be_opened_is_named(url: str) -> None:
-    with pytest.raises(ObjectStoreError, match="cannot be opened") as refusal:
-        ObjectStore(url).read("name")
+    with pytest.raises(BucketError, match="cannot be opened") as refusal:
+        Bucket(url).read("name")
     assert url in str(refusal.value)
