@@ -88,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
-    if worker is not None and [Path(each).absolute() for each in config.args] == [TESTS]:
+    if worker is not None and [Path(argument).absolute() for argument in config.args] == [TESTS]:
         number = int(worker["workerid"].removeprefix("gw"))
         config.args = _from_another_place(number / worker["workercount"])
 
@@ -179,7 +179,7 @@ def _judge(report: CollectReport | TestReport, config: pytest.Config) -> None:
     if not (config.getoption("fail_on_skip") and report.skipped) or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    if not any(each in reason for each in ALLOWED):
+    if not any(allowed in reason for allowed in ALLOWED):
         report.outcome = "failed"
         report.longrepr = (
             f"{reason}: --fail-on-skip takes that for a failure; install what it lacks"
@@ -220,7 +220,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """
     for report in (*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")):
         entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
-        places = [each.reprfileloc for each in entries if getattr(each, "reprfileloc", None)]
+        places = [entry.reprfileloc for entry in entries if getattr(entry, "reprfileloc", None)]
         way = " > ".join(f"{place.path}:{place.lineno}" for place in places)
         terminalreporter.write_line(f"failed in {report.when} of {report.nodeid}: {way}")
     for report in terminalreporter.getreports("passed"):

@@ -178,7 +178,7 @@ class _Drill:
         """Print where the worker trains, and why not by CUDA graphs if it was asked to."""
         (events,) = self._folder.rglob("events.ndjson")
         lines = (json.loads(line) for line in events.read_text().splitlines())
-        print(f"   device: {next(each for each in lines if each['kind'] == 'started')['device']}")
+        print(f"   device: {next(line for line in lines if line['kind'] == 'started')['device']}")
         for line in events.with_name("worker.log").read_text().splitlines():
             if "cuda_graph_refused" in line:
                 print(f"   {line}")

@@ -50,7 +50,9 @@ class DrillAgent:
 
     def build_job(self, context: RunContext, buffer: Iterable[Transition]) -> TrainingJob:
         """Build a small network that learns the sine."""
-        rows = sorted({(each.observation["angle"], each.reward) for each in buffer})
+        rows = sorted(
+            {(transition.observation["angle"], transition.reward) for transition in buffer}
+        )
         # The loop moves batches to the device; the data of an evaluation is the agent's.
         angles, values = zip(*rows, strict=True)
         inputs_B1 = torch.tensor(angles, device=context.device)[:, None]

@@ -63,13 +63,13 @@ class Prometheus:
         }
         return [
             Series(
-                name=_named(target["legendFormat"], one["metric"]),
+                name=_named(target["legendFormat"], result["metric"]),
                 mark=target["refId"] in marked,
-                times=[moment for moment, _ in one["values"]],
-                values=[float(value) for _, value in one["values"]],
+                times=[moment for moment, _ in result["values"]],
+                values=[float(value) for _, value in result["values"]],
             )
             for target in panel["targets"]
-            for one in self._range(target["expr"], window)
+            for result in self._range(target["expr"], window)
         ]
 
     def _range(self, expr: str, window: Window) -> list[dict[str, Any]]:
@@ -84,4 +84,4 @@ class Prometheus:
 
 
 def _named(legend: str, labels: Mapping[str, str]) -> str:
-    return LABEL.sub(lambda found: labels.get(found[1], ""), legend)
+    return LABEL.sub(lambda placeholder: labels.get(placeholder[1], ""), legend)

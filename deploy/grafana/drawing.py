@@ -53,24 +53,24 @@ def _lines(axes: Axes, panel: Mapping[str, Any], series: Sequence[Series], windo
     defaults = panel["fieldConfig"]["defaults"]
     scale, style = defaults["custom"]["scaleDistribution"], defaults["custom"]["drawStyle"]
     height: defaultdict[float, float] = defaultdict(float)  # of the bars so far
-    for index, one in enumerate(series):
+    for index, line in enumerate(series):
         color = PALETTE[index % len(PALETTE)]
-        if one.mark:
-            days = [_days(time) for time in one.times]
-            axes.plot(days, one.values, "o", color=COLORS["red"], markersize=3, label=one.name)
+        if line.mark:
+            days = [_days(time) for time in line.times]
+            axes.plot(days, line.values, "o", color=COLORS["red"], markersize=3, label=line.name)
         elif style == "bars":
-            days = [_days(time) for time in one.times]
-            below = [height[time] for time in one.times]
-            axes.bar(days, one.values, _days(window.step), below, color=color, label=one.name)
-            for time, value in zip(one.times, one.values, strict=True):
+            days = [_days(time) for time in line.times]
+            below = [height[time] for time in line.times]
+            axes.bar(days, line.values, _days(window.step), below, color=color, label=line.name)
+            for time, value in zip(line.times, line.values, strict=True):
                 height[time] += value
         else:
-            times, values = _with_gaps(one, window.step)
-            axes.plot(times, values, color=color, linewidth=1.3, label=one.name)
+            times, values = _with_gaps(line, window.step)
+            axes.plot(times, values, color=color, linewidth=1.3, label=line.name)
     if scale["type"] == "log":
         axes.set_yscale("log", base=scale["log"])
-    elif not any(value < 0 for one in series for value in one.values):
-        axes.set_ylim(0, None if any(any(one.values) for one in series) else 1)
+    elif not any(value < 0 for line in series for value in line.values):
+        axes.set_ylim(0, None if any(any(line.values) for line in series) else 1)
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: said(value, defaults["unit"])))
     for step in defaults.get("thresholds", {}).get("steps", []):
@@ -88,12 +88,12 @@ def _lines(axes: Axes, panel: Mapping[str, Any], series: Sequence[Series], windo
         )
 
 
-def _with_gaps(one: Series, step: float) -> tuple[list[float], list[float]]:
+def _with_gaps(line: Series, step: float) -> tuple[list[float], list[float]]:
     """The line, broken where a sample is missing."""
     times: list[float] = []
     values: list[float] = []
-    before = one.times[0]
-    for time, value in zip(one.times, one.values, strict=True):
+    before = line.times[0]
+    for time, value in zip(line.times, line.values, strict=True):
         if time - before > 1.5 * step:
             times.append(_days(before + step))
             values.append(math.nan)
@@ -108,11 +108,11 @@ def _timeline(
 ) -> None:
     [mapping] = panel["fieldConfig"]["defaults"]["mappings"]
     words = {float(value): result for value, result in mapping["options"].items()}
-    rows = sorted({one.name for one in series}, reverse=True)
+    rows = sorted({line.name for line in series}, reverse=True)
     seen: dict[str, str] = {}
-    for one in series:
-        row = rows.index(one.name)
-        for value, begin, end in _stretches(one, window.step):
+    for line in series:
+        row = rows.index(line.name)
+        for value, begin, end in _stretches(line, window.step):
             state = words.get(value, {"text": f"{value:g}", "color": FAINT})
             color = COLORS.get(state["color"], state["color"])
             axes.barh(row, _days(end - begin), 0.7, left=_days(begin), color=color, linewidth=0)
@@ -133,11 +133,11 @@ def _timeline(
     )
 
 
-def _stretches(one: Series, step: float) -> Iterator[tuple[float, float, float]]:
+def _stretches(line: Series, step: float) -> Iterator[tuple[float, float, float]]:
     """Each value with the beginning and the end of the time through which it held."""
-    begin = before = one.times[0]
-    held = one.values[0]
-    for time, value in zip(one.times, one.values, strict=True):
+    begin = before = line.times[0]
+    held = line.values[0]
+    for time, value in zip(line.times, line.values, strict=True):
         if value != held or time - before > 1.5 * step:
             yield held, begin, before + step
             begin, held = time, value

@@ -67,7 +67,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     for path in sorted(FOLDER.glob("*.json")):
         dashboard = json.loads(path.read_text())
-        several = any(one.get("multi") for one in dashboard["templating"]["list"])
+        several = any(variable.get("multi") for variable in dashboard["templating"]["list"])
         prometheus = Prometheus(given.prometheus, {"agent": ".*" if several else given.agent})
         figure = picture(dashboard, prometheus, window)
         figure.savefig(given.out / f"{path.stem}.png", dpi=80)

@@ -61,10 +61,10 @@ def _check_command(
     context = command.make_context("genesis-fp16", ["--help"], resilient_parsing=True)
     while hasattr(command, "get_command") and words and not words[0].startswith("-"):
         name, *words = words
-        found = command.get_command(context, name)
-        if found is None:
+        subcommand = command.get_command(context, name)
+        if subcommand is None:
             return f"no command {name!r}"
-        context = found.make_context(name, ["--help"], parent=context, resilient_parsing=True)
+        context = subcommand.make_context(name, ["--help"], parent=context, resilient_parsing=True)
         command = context.command  # that of a plugin is loaded now
     options = {option for parameter in command.params for option in parameter.opts}
     missing = [w for w in words if w.startswith("--") and w not in {*options, "--help"}]
@@ -128,9 +128,9 @@ def test_links_lead_somewhere(pages: list[Path], root: Path) -> None:
     broken, headings = [], 0
     for page in [*pages, root / "examples" / "pendulum_agent" / "README.md"]:
         for target, heading in LINK.findall(page.read_text()):
-            found = page.parent / target if target else page
+            file = page.parent / target if target else page
             headings += bool(heading)
-            if not found.exists() or (heading and heading not in _anchors(found)):
+            if not file.exists() or (heading and heading not in _anchors(file)):
                 broken.append(f"{page.relative_to(root)}: {target}#{heading}")
     assert headings > 10
     assert broken == []

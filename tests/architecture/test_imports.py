@@ -67,12 +67,12 @@ def _uses(path: Path, names: set[str]) -> Iterator[tuple[str, str, int]]:
         return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found = [(node.value.id, node.attr)]
+            used = [(node.value.id, node.attr)]
         elif isinstance(node, ast.ImportFrom):
-            found = [(node.module or "", alias.name) for alias in node.names]
+            used = [(node.module or "", alias.name) for alias in node.names]
         else:
             continue
-        yield from ((module, name, node.lineno) for module, name in found if name in names)
+        yield from ((module, name, node.lineno) for module, name in used if name in names)
 
 
 def test_one_module_reads_the_environment(files: Files, root: Path) -> None:
@@ -119,8 +119,8 @@ def test_kinds_of_job_answer_questions_instead_of_being_asked(files: Files, root
         str(path.relative_to(root)): len(kinds.findall(path.read_text()))
         for path in files(".py", below=OURS)
     }
-    found = {path: count for path, count in asked.items() if count}
-    assert found == {"genesis_fp16/worker/lab.py": 2, "infrastructure/training/rounds/kinds.py": 2}
+    counts = {path: count for path, count in asked.items() if count}
+    assert counts == {"genesis_fp16/worker/lab.py": 2, "infrastructure/training/rounds/kinds.py": 2}
 
 
 def test_one_module_of_the_loop_and_the_worker_decides_the_precision(

@@ -20,12 +20,14 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
     """Line, name in this module and full name of each import from torch."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found = [(alias.asname or alias.name.split(".")[0], alias.name) for alias in node.names]
+            imported_names = [
+                (alias.asname or alias.name.split(".")[0], alias.name) for alias in node.names
+            ]
         elif isinstance(node, ast.ImportFrom):
-            found = [(a.asname or a.name, f"{node.module}.{a.name}") for a in node.names]
+            imported_names = [(a.asname or a.name, f"{node.module}.{a.name}") for a in node.names]
         else:
             continue
-        for name, imported in found:
+        for name, imported in imported_names:
             if imported.split(".")[0] == "torch":
                 yield node.lineno, name, imported
 
@@ -57,30 +59,30 @@ def _private_parts(source: str) -> list[str]:
     """Private names of torch in *source*, and private attributes that it does not define itself."""
     tree = ast.parse(source)
     imports = list(_imports(tree))
-    found = [f"{line}: {name}" for line, _, name in imports if _is_private(name)]
+    private = [f"{line}: {name}" for line, _, name in imports if _is_private(name)]
     names = {name for _, name, _ in imports}
     if not names:
-        return found
+        return private
     ours = {*_defined(tree), *OF_PYTHON}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _is_private(node.attr):
             dotted = _dotted(node) or f"<expression>.{node.attr}"
             if dotted.split(".")[0] in names or node.attr not in ours:
-                found.append(f"{node.lineno}: {dotted}")
-    return found
+                private.append(f"{node.lineno}: {dotted}")
+    return private
 
 
 def test_private_parts_of_torch_stand_in_one_folder(files: Files, root: Path) -> None:
     paths = files(".py", below=("genesis_fp16", "infrastructure", "agents"))
     inside = [path for path in paths if path.is_relative_to(root / FOLDER)]
     assert any(_private_parts(path.read_text()) for path in inside)
-    found = [
-        f"{path.relative_to(root)}:{each}"
+    misplaced = [
+        f"{path.relative_to(root)}:{part}"
         for path in paths
         if path not in inside
-        for each in _private_parts(path.read_text())
+        for part in _private_parts(path.read_text())
     ]
-    assert found == []
+    assert misplaced == []
 
 
 @pytest.mark.parametrize(

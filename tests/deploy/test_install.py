@@ -94,17 +94,17 @@ class Host:
 
     def state(self) -> dict[str, str]:
         """What is installed, path to content or target; of releases their names."""
-        found = {}
+        files = {}
         for path in (self.folder / "upper").rglob("*"):
             name = str(path.relative_to(self.folder / "upper"))
             _, releases, inside = name.partition("/releases/")
             if path.is_symlink():
-                found[name] = str(path.readlink())
+                files[name] = str(path.readlink())
             elif releases and path.is_dir() and "/" not in inside:
-                found[name] = "a release"
+                files[name] = "a release"
             elif path.is_file() and not releases and path.parent.name != "etc":
-                found[name] = path.read_text()
-        return {name: what for name, what in found.items() if not name.endswith("/.lock")}
+                files[name] = path.read_text()
+        return {name: what for name, what in files.items() if not name.endswith("/.lock")}
 
 
 def _host(folder: Path, root: Path) -> Host:

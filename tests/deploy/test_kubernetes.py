@@ -33,9 +33,9 @@ def _render(folder: Path, yaml: ModuleType) -> Manifests:
         pytest.skip("needs kustomize, or kubectl of 1.21 or newer")
     done = subprocess.run([*program, folder], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    found = list(yaml.safe_load_all(done.stdout))
-    assert len({each["kind"] for each in found}) == len(found)
-    return {each["kind"]: each for each in found}
+    rendered = list(yaml.safe_load_all(done.stdout))
+    assert len({manifest["kind"] for manifest in rendered}) == len(rendered)
+    return {manifest["kind"]: manifest for manifest in rendered}
 
 
 @pytest.fixture(scope="session", params=["cpu", "gpu"])
@@ -60,7 +60,7 @@ def settings(manifests: Manifests, daemon: dict[str, Any], tmp_path: Path) -> Se
     """What the daemon would read in its pod."""
     file = tmp_path / ".env"
     file.write_text(manifests["ConfigMap"]["data"][".env"])
-    environ = {each["name"]: each["value"] for each in daemon.get("env", [])}
+    environ = {variable["name"]: variable["value"] for variable in daemon.get("env", [])}
     return load_settings(file, environ)
 
 
@@ -95,9 +95,9 @@ def test_no_variable_of_a_service_is_taken_for_a_setting(pod: dict[str, Any]) ->
 def test_the_flag_is_hot(pod: dict[str, Any], daemon: dict[str, Any], manifests: Manifests) -> None:
     """From a file in a folder that kubelet keeps up to date, under a name that never changes."""
     assert "envFrom" not in daemon
-    assert "ENABLE_FP16_TRAINING" not in {each["name"] for each in daemon.get("env", [])}
-    [volume] = [each for each in pod["volumes"] if "configMap" in each]
-    [mount] = [each for each in daemon["volumeMounts"] if each["name"] == volume["name"]]
+    assert "ENABLE_FP16_TRAINING" not in {variable["name"] for variable in daemon.get("env", [])}
+    [volume] = [volume for volume in pod["volumes"] if "configMap" in volume]
+    [mount] = [mount for mount in daemon["volumeMounts"] if mount["name"] == volume["name"]]
     assert mount["mountPath"] == "/etc/genesis-fp16"
     assert "subPath" not in mount
     assert volume["configMap"]["name"] == manifests["ConfigMap"]["metadata"]["name"]
@@ -142,7 +142,7 @@ def test_selectors_select_the_pod(manifests: Manifests, root: Path, yaml: Module
     wanted = monitor["spec"]["selector"]["matchLabels"]
     assert wanted.items() <= manifests["Service"]["metadata"]["labels"].items()
     [port] = spec["Service"]["ports"]
-    assert [each["port"] for each in monitor["spec"]["endpoints"]] == [port["name"]]
+    assert [endpoint["port"] for endpoint in monitor["spec"]["endpoints"]] == [port["name"]]
     assert manifests["Service"]["metadata"]["name"] == "genesis-fp16", "the rules' job"
 
 

@@ -39,7 +39,8 @@ def manifests(
     done = subprocess.run([*program, overlay], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return {
-        (each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)
+        (manifest["kind"], manifest["metadata"]["name"]): manifest
+        for manifest in yaml.safe_load_all(done.stdout)
     }
 
 
@@ -55,7 +56,7 @@ def settings(manifests: Manifests, pod: dict[str, Any], tmp_path: Path) -> Setti
     file = tmp_path / ".env"
     file.write_text(manifests["ConfigMap", "genesis-fp16-settings"]["data"][".env"])
     return load_settings(
-        file, {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+        file, {variable["name"]: variable["value"] for variable in pod["containers"][0]["env"]}
     )
 
 
@@ -104,14 +105,14 @@ def test_the_database_is_on_a_volume_of_the_daemon_alone(
     manifests: Manifests, pod: dict[str, Any], settings: Settings
 ) -> None:
     assert _claims(manifests)["store"]["spec"]["accessModes"] == ["ReadWriteOnce"]
-    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert settings.database_url == f"sqlite:///{mounts['store']}/genesis.db"
     assert mounts["home"] == "/var/lib/genesis-fp16", "the base's own mounts stay"
 
 
 def _claims(manifests: Manifests) -> dict[str, dict[str, Any]]:
     claims = manifests[DAEMON]["spec"]["volumeClaimTemplates"]
-    return {each["metadata"]["name"]: each for each in claims}
+    return {claim["metadata"]["name"]: claim for claim in claims}
 
 
 def test_policies_tell_the_workers_from_the_daemon(
@@ -125,7 +126,7 @@ def test_policies_tell_the_workers_from_the_daemon(
     daemon = manifests["NetworkPolicy", "genesis-fp16"]["spec"]
     assert not daemon["podSelector"]["matchLabels"].items() <= labels.items()
     assert not manifests["Service", "genesis-fp16"]["spec"]["selector"].items() <= labels.items()
-    ports = {each["port"] for rule in daemon["egress"] for each in rule["ports"]}
+    ports = {port["port"] for rule in daemon["egress"] for port in rule["ports"]}
     assert ports == {53, 443, 6443}
 
 
@@ -143,7 +144,7 @@ def test_the_job_passes_the_namespaces_security_rule(
     [container] = pod["containers"]
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert {key for each in pod["volumes"] for key in each} == {
+    assert {key for volume in pod["volumes"] for key in volume} == {
         "name",
         "persistentVolumeClaim",
         "emptyDir",

@@ -45,9 +45,9 @@ def check_arguments(words: list[str]) -> None:
     context = command.make_context("genesis-fp16", ["lab"], resilient_parsing=True)
     while hasattr(command, "get_command"):
         name, *rest = rest
-        found = command.get_command(context, name)
-        assert found is not None, f"no command {name}"
-        command = found
+        subcommand = command.get_command(context, name)
+        assert subcommand is not None, f"no command {name}"
+        command = subcommand
     command.make_context(name, rest, parent=context)
 
 

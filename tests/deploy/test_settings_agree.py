@@ -36,12 +36,12 @@ def test_the_example_as_it_is_says_what_the_defaults_say(root: Path, tmp_path: P
     whole.write_text(re.sub(r"^#(?=[A-Z0-9_]+=)", "", text, flags=re.MULTILINE))
     defaults = load_settings(tmp_path / "none", {})
     for path in (root / ".env.example", whole):
-        found = load_settings(path, {})
+        example = load_settings(path, {})
         changed = {
             name
             for name in type(defaults).model_fields
             if name not in ("env_file", "agents")
-            and getattr(found, name) != getattr(defaults, name)
+            and getattr(example, name) != getattr(defaults, name)
         }
         assert changed == set()
 
@@ -76,5 +76,5 @@ def test_no_hot_setting_is_deployed_as_environment(root: Path) -> None:
     places = [root / "Dockerfile", *(root / "deploy").rglob("*.yaml")]
     places += [root / "deploy/systemd/genesis-fp16.service"]
     set_there = re.compile(rf"(?:name: |Environment=|^\s+)({hot})(?:[:=,]|$)", re.MULTILINE)
-    found = {str(place): set_there.findall(place.read_text()) for place in places}
-    assert {place: names for place, names in found.items() if names} == {}
+    names_by_file = {str(place): set_there.findall(place.read_text()) for place in places}
+    assert {place: names for place, names in names_by_file.items() if names} == {}

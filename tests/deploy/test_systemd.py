@@ -33,10 +33,10 @@ def unit(root: Path) -> Path:
 @pytest.fixture
 def values(unit: Path) -> dict[str, list[str]]:
     """Each name and what it is set to, in order."""
-    found: dict[str, list[str]] = {}
+    directives: dict[str, list[str]] = {}
     for name, value in re.findall(r"^(\w+)=(.*)$", unit.read_text(), re.MULTILINE):
-        found.setdefault(name, []).append(value)
-    return found
+        directives.setdefault(name, []).append(value)
+    return directives
 
 
 @pytest.mark.parametrize("drop_in", [None, "gpu.conf"])

@@ -29,8 +29,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def blocks(page: Path) -> list[tuple[str, str]]:
     """Place and source of each block of Python in *page*."""
     text = page.read_text()
-    found = [(text.count("\n", 0, m.start(1)) + 1, m[1]) for m in BLOCK.finditer(text)]
-    return [(f"{page.name}:{line}", "\n" * (line - 1) + source) for line, source in found]
+    places = [(text.count("\n", 0, m.start(1)) + 1, m[1]) for m in BLOCK.finditer(text)]
+    return [(f"{page.name}:{line}", "\n" * (line - 1) + source) for line, source in places]
 
 
 def run(source: str, place: str, names: dict[str, Any]) -> None:
@@ -56,9 +56,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def test_the_blocks_of_all_pages_are_python() -> None:
-    found = [block for page in sorted(DOCS.rglob("*.md")) for block in blocks(page)]
-    assert len(found) > 10
-    for place, source in found:
+    all_blocks = [block for page in sorted(DOCS.rglob("*.md")) for block in blocks(page)]
+    assert len(all_blocks) > 10
+    for place, source in all_blocks:
         compile(source, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
@@ -70,7 +70,7 @@ def test_the_guide_to_the_trainer_runs(empty_folder: Path) -> None:
         run(source, place, names)
         if (trainer := names.get("trainer")) is not None and trainer not in trained:
             trained.append(trainer)
-    assert sum(each.get_stats()["fp16_steps"] > 0 for each in trained) >= 3
+    assert sum(trainer.get_stats()["fp16_steps"] > 0 for trainer in trained) >= 3
     assert names["resumed"].training_steps == 33
     assert names["resumed"].precision == "fp32"
     assert (empty_folder / "checkpoint.pt.json").is_file()

@@ -88,8 +88,8 @@ def test_a_search_under_the_sites_own_policy_finds_a_page(
     browser = Browser(served, tmp_path_factory.mktemp("browser") / "profile")
     try:
         browser.driver.get(f"{served}/docs/search.html?q=overflow")
-        found = "return document.querySelectorAll('#search-results li a').length"
-        wait_until(lambda: browser.driver.execute_script(found) > 3, "results")
+        count_results = "return document.querySelectorAll('#search-results li a').length"
+        wait_until(lambda: browser.driver.execute_script(count_results) > 3, "results")
         logged = [entry["message"] for entry in browser.driver.get_log("browser")]
         assert [message for message in logged if "Content Security Policy" in message] == []
     finally:

@@ -18,10 +18,10 @@ def live_through(daemon: Daemon, kill: Callable[[str], None]) -> float:
     Returns:
         Seconds from the change of the flag to the worker's acknowledgement.
     """
-    [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
+    [run] = [known["id"] for known in daemon.json("runs") if known["state"] == "running"]
 
     def jobs() -> list[str]:
-        return [each["job"] for each in daemon.json("runs", "show", run)["attempts"]]
+        return [attempt["job"] for attempt in daemon.json("runs", "show", run)["attempts"]]
 
     daemon.configure(ENABLE_FP16_TRAINING="false")
     changed = time.monotonic()

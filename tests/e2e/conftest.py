@@ -129,18 +129,18 @@ class Daemon:
     def in_precision(self, *expected: str) -> bool:
         """Whether *expected* are the effective precision of the quick agent and its reason."""
         labels = self.metrics().labels("genesis_precision_info", agent="quick")
-        return [(each["effective"], each["reason"]) for each in labels] == [expected]
+        return [(shown["effective"], shown["reason"]) for shown in labels] == [expected]
 
     def events(self, kind: str) -> list[Event]:
         """Events of *kind* of all attempts, oldest first."""
-        found = [
+        events = [
             event
             for path in self.home.rglob("events.ndjson")
             if not path.is_symlink()
             for event in EventTail(path).read()
             if event.kind == kind
         ]
-        return sorted(found, key=lambda event: event.time)
+        return sorted(events, key=lambda event: event.time)
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command of the program in the daemon's folder, forked if it is installed here."""

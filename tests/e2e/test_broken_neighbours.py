@@ -73,7 +73,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def decided(daemon: Any) -> list[Any]:
     """Publications that compared a model, oldest first; without enough data there is none."""
-    return [each for each in daemon.events("published") if each.metrics]
+    return [event for event in daemon.events("published") if event.metrics]
 
 
 def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
     daemon.configure(GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1d"')  # one is enough
     daemon.wait_for(lambda: "plugins_probed" in daemon.log, "to have probed all agents")
     up = "genesis_plugin_up"
-    assert {each["agent"] for each in daemon.metrics().labels(up)} == {"pendulum", "se-darwin"}
+    assert {sample["agent"] for sample in daemon.metrics().labels(up)} == {"pendulum", "se-darwin"}
     assert [daemon.metrics().value(up, agent=name) for name in BROKEN] == [0] * 5
     quarantined = [line for line in daemon.log.splitlines() if "plugin_quarantined" in line]
     for name, (_, reason) in BROKEN.items():

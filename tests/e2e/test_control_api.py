@@ -164,7 +164,11 @@ def test_hostile_clients_delay_neither_loop_nor_flag_nor_operator(
         )
         assert ask(home, "GET", "/api/health")["ready"], "the operator's socket answers"
     assert median(waits) < LONGEST_ROUND_SECONDS * crowding()
-    [api] = [each for each in daemon.children() if "genesis_fp16.api" in " ".join(each.cmdline())]
+    [api] = [
+        process
+        for process in daemon.children()
+        if "genesis_fp16.api" in " ".join(process.cmdline())
+    ]
     assert api.nice() > daemon.nice()
     record_property(
         "measured",

@@ -45,11 +45,11 @@ def daemon(make_daemon: Callable[..., object], plugin: Path):
 
 def in_force(daemon, agent: str) -> list[tuple[str, str]]:
     labels = daemon.metrics().labels("genesis_precision_info", agent=agent)
-    return [(each["effective"], each["reason"]) for each in labels]
+    return [(shown["effective"], shown["reason"]) for shown in labels]
 
 
 def state(daemon, agent: str) -> list[str]:
-    return [each["state"] for each in daemon.metrics().labels("genesis_guard_state", agent=agent)]
+    return [shown["state"] for shown in daemon.metrics().labels("genesis_guard_state", agent=agent)]
 
 
 def explained(daemon) -> str:
@@ -72,7 +72,7 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
     )
     metrics = daemon.metrics()
     trips = metrics.labels("genesis_guard_trips_total")
-    assert [(each["agent"], each["trigger"]) for each in trips] == [("stormy", "overflow_storm")]
+    assert [(trip["agent"], trip["trigger"]) for trip in trips] == [("stormy", "overflow_storm")]
     assert metrics.value("genesis_precision_rollbacks_total", agent="stormy", reason="guard") == 1
     assert metrics.value("genesis_fp16_overflow_steps_total", agent="stormy") > 30
     assert len(daemon.events("started")) == 2, "one attempt each: nothing was restarted"
@@ -112,7 +112,7 @@ def test_a_storm_is_ended_told_and_remembered(daemon) -> None:
     )
     assert state(daemon, "stormy") == ["tripped"]
     history = daemon.json("precision", "explain", "stormy")["decisions"]
-    assert [(each["state"], each["level"]) for each in history] == [
+    assert [(decision["state"], decision["level"]) for decision in history] == [
         ("tripped", 2),
         ("probation", 1),
         ("tripped", 1),
@@ -170,4 +170,4 @@ def test_a_fallback_of_the_worker_is_adopted(daemon) -> None:
 def acknowledged(daemon) -> list[str]:
     """Reasons of all acknowledgements, oldest first, without repetitions."""
     events = daemon.events("precision_changed")
-    return [reason for reason, _ in itertools.groupby(events, lambda each: each.state.reason)]
+    return [reason for reason, _ in itertools.groupby(events, lambda event: event.state.reason)]

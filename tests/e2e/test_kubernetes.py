@@ -39,7 +39,7 @@ def test_torchrun_works_in_a_job(daemon, cluster: KubernetesCluster, train_witho
     train_without_end(daemon)
     daemon.configure(ENABLE_FP16_TRAINING="false")
     daemon.wait_for(lambda: daemon.in_precision("fp32", "flag"), "to roll back both ranks")
-    newest = max(cluster.objects(JOBS), key=lambda each: int(each["metadata"]["resourceVersion"]))
+    newest = max(cluster.objects(JOBS), key=lambda job: int(job["metadata"]["resourceVersion"]))
     [container] = newest["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["requests"]["cpu"] == "2", "each rank has a core"
     assert daemon.stop()[0] == 0

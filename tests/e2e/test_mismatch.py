@@ -38,14 +38,16 @@ def daemon(tmp_path: Path, make_daemon: Callable[..., object]):
 
 def in_force(daemon) -> list[tuple[str, str]]:
     labels = daemon.metrics().labels("genesis_precision_info", agent="rounding")
-    return [(each["effective"], each["reason"]) for each in labels]
+    return [(shown["effective"], shown["reason"]) for shown in labels]
 
 
 def roles(daemon) -> dict[str, str]:
     """The type in which policy and rollout compute, as the worker has acknowledged it."""
     labels = daemon.metrics().labels("genesis_role_precision_info", agent="rounding")
     return {
-        each["role"]: each["compute"] for each in labels if each["role"] in ("policy", "rollout")
+        shown["role"]: shown["compute"]
+        for shown in labels
+        if shown["role"] in ("policy", "rollout")
     }
 
 
@@ -54,7 +56,7 @@ def explain(daemon) -> str:
 
 
 def state(daemon) -> list[str]:
-    return [each["state"] for each in daemon.metrics().labels("genesis_guard_state")]
+    return [shown["state"] for shown in daemon.metrics().labels("genesis_guard_state")]
 
 
 def test_the_guard_moves_the_guilty_roles_and_the_ladder_gives_them_back(daemon) -> None:
@@ -64,8 +66,8 @@ def test_the_guard_moves_the_guilty_roles_and_the_ladder_gives_them_back(daemon)
     assert roles(daemon) == {"policy": "fp16", "rollout": "fp16"}
     metrics = daemon.metrics()
     shown = metrics.value("genesis_mismatch_excess_kl", agent="rounding", pair="policy_rollout")
-    reports = [each.report for each in daemon.events("mismatch_measured")]
-    assert shown in [each.excess_k3 for each in reports], "of any sample: FP16's may have come"
+    reports = [event.report for event in daemon.events("mismatch_measured")]
+    assert shown in [report.excess_k3 for report in reports], "of any sample: FP16's may have come"
     assert reports[0].policy == "bf16"
     assert reports[0].excess_k3 > LIMIT > reports[0].floor_k3
     assert metrics.value("genesis_guard_trips_total", agent="rounding", trigger="mismatch") == 1

@@ -58,8 +58,8 @@ def test_a_configmap_swapped_again_and_again_switches_a_running_job(daemon) -> N
     daemon.start()
 
     def effective(expected: tuple[str, str]) -> bool:
-        found = daemon.metrics().labels("genesis_precision_info", agent="quick")
-        return expected in [(labels["effective"], labels["reason"]) for labels in found]
+        shown = daemon.metrics().labels("genesis_precision_info", agent="quick")
+        return expected in [(labels["effective"], labels["reason"]) for labels in shown]
 
     daemon.wait_for(lambda: effective(("fp16", "default")), "to train in FP16")
     for flag, expected in itertools.islice(

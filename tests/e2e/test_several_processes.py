@@ -21,7 +21,9 @@ def _processes(daemon) -> list[psutil.Process]:
 
 def _rank_1(daemon) -> psutil.Process:
     rank_0 = daemon.worker()
-    [rank_1] = (each for each in _processes(daemon) if each not in (rank_0, rank_0.parent()))
+    [rank_1] = (
+        process for process in _processes(daemon) if process not in (rank_0, rank_0.parent())
+    )
     return rank_1
 
 

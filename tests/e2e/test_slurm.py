@@ -35,7 +35,7 @@ def test_a_run_without_a_shared_folder_survives_rollback_daemon_and_node(
         [attempt] = daemon.json("runs", "show", run)["attempts"][-1:]
         return attempt["job"]
 
-    [run] = [each["id"] for each in daemon.json("runs") if each["state"] == "running"]
+    [run] = [known["id"] for known in daemon.json("runs") if known["state"] == "running"]
     assert slurm_cluster.node_of(job()) in ("n1", "n2")
 
     roll_back_and_adopt(daemon, "Slurm, through a bucket")
@@ -81,7 +81,7 @@ def test_a_daemon_with_another_home_ends_the_job_of_the_lost_one(
                 GENESIS_DATABASE_URL=f"postgresql://postgres@127.0.0.1:{port}/postgres",
             )
         train_without_end(lost)
-        [run] = [each["id"] for each in lost.json("runs") if each["state"] == "running"]
+        [run] = [known["id"] for known in lost.json("runs") if known["state"] == "running"]
         lost.kill9()
         died, reached = time.time(), lost.events("step_stats")[-1].step
         wait_until(lambda: lost.events("step_stats")[-1].step > reached, "the job to outlive it")

@@ -54,16 +54,16 @@ def test_a_standby_takes_over_from_one_that_is_suspended_and_from_one_that_is_cu
             assert "the lock on the database is lost" in second.log
     except ProgramMissingError as error:
         pytest.skip(str(error))
-    for found in (suspended, cut):
-        _check(found)
+    for takeover in (suspended, cut):
+        _check(takeover)
         record_property(
             "measured",
-            f"{found.loss}: leads {found.leads:.1f} s later, next step "
-            f"{found.next_step:.1f} s, last one {found.last_step:.1f} s",
+            f"{takeover.loss}: leads {takeover.leads:.1f} s later, next step "
+            f"{takeover.next_step:.1f} s, last one {takeover.last_step:.1f} s",
         )
 
 
-def _check(found: Takeover) -> None:
-    assert found.leads < WITHIN_SECONDS * crowding()
-    assert found.last_step < found.leads < found.next_step
-    assert found.attempts == 2
+def _check(takeover: Takeover) -> None:
+    assert takeover.leads < WITHIN_SECONDS * crowding()
+    assert takeover.last_step < takeover.leads < takeover.next_step
+    assert takeover.attempts == 2

@@ -55,14 +55,22 @@ def test_the_flags_become_a_command_of_the_lab(script: str) -> None:
 
 def test_every_value_arrives() -> None:
     (sweep,) = commands("run_full_sweep", FLAGS["run_full_sweep"].split())
-    found = parameters(sweep)
-    assert found["seeds"] == [0, 1]
-    assert found["presets"] == ["bf16_pure", "fp16_pure"]
-    assert (found["updates"], found["dry_run"], found["output"]) == (60, True, Path("out"))
+    arguments = parameters(sweep)
+    assert arguments["seeds"] == [0, 1]
+    assert arguments["presets"] == ["bf16_pure", "fp16_pure"]
+    assert (arguments["updates"], arguments["dry_run"], arguments["output"]) == (
+        60,
+        True,
+        Path("out"),
+    )
     (cell,) = commands("run_ppo_sweep", FLAGS["run_ppo_sweep"].split())
-    found = parameters(cell)
-    assert (found["preset"], found["seed"], found["base_model"]) == ("bf16_pure", 3, "model")
-    assert found["task_reward"] is True
+    arguments = parameters(cell)
+    assert (arguments["preset"], arguments["seed"], arguments["base_model"]) == (
+        "bf16_pure",
+        3,
+        "model",
+    )
+    assert arguments["task_reward"] is True
     probe, report = commands("static_kl_probe", FLAGS["static_kl_probe"].split())
     assert parameters(probe)["lengths"] == [64, 128]
     assert parameters(probe)["temperatures"] == [0.5, 1.0]

@@ -22,8 +22,8 @@ def axes():
 
 
 def panel(dashboards: Dashboards, uid: str, title: str) -> dict[str, Any]:
-    [found] = [one for one in dashboards[uid]["panels"] if one["title"] == title]
-    return found
+    [matching] = [shown for shown in dashboards[uid]["panels"] if shown["title"] == title]
+    return matching
 
 
 def series(name: str, values: dict[float, float], mark: bool = False) -> Series:
@@ -68,7 +68,7 @@ def test_a_state_has_its_text_and_colour(axes, dashboards: Dashboards) -> None:
     draw(axes, panel(dashboards, "genesis-overview", "Precision in force"), [states], WINDOW)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["FP16", "FP32"]
     stretches = [(patch.get_x() * 86400, patch.get_width() * 86400) for patch in axes.patches[:3]]
-    assert stretches == [pytest.approx(one) for one in ((0, 20), (20, 10), (60, 10))]
+    assert stretches == [pytest.approx(stretch) for stretch in ((0, 20), (20, 10), (60, 10))]
     assert axes.patches[0].get_facecolor() == pytest.approx(rgba(COLORS["green"]))
 
 

@@ -49,7 +49,7 @@ def scaled_rules(path: Path) -> dict[str, Any]:
     rules = yaml.safe_load(path.read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
-            rule["expr"] = re.sub(r"\[\w+\]", lambda found: scaled(found[0]), rule["expr"])
+            rule["expr"] = re.sub(r"\[\w+\]", lambda window: scaled(window[0]), rule["expr"])
             if "for" in rule:
                 rule["for"] = scaled(rule["for"])
     return rules
@@ -143,7 +143,9 @@ class Monitoring:
     def value(self, expr: str) -> float:
         """Sum of what *expr* is now; 0 if it is nothing or nobody answers yet."""
         try:
-            return sum(float(one["value"][1]) for one in self.ask("query", query=expr)["result"])
+            return sum(
+                float(sample["value"][1]) for sample in self.ask("query", query=expr)["result"]
+            )
         except OSError:
             return 0.0
 

@@ -67,9 +67,9 @@ def _filled_in(expr: str, uid: str, rate_interval: int) -> str:
 def test_the_alert_arrives_with_its_text(storm: Any) -> None:
     [alert, *_] = storm.receiver.received("GenesisOverflowStorm", "storm")
     summary = alert["annotations"]["summary"]
-    found = re.fullmatch(r"storm: ([\d.]+)% of the FP16 steps overflow", summary)
-    assert found, summary
-    assert 30 < float(found[1]) <= 100
+    share = re.fullmatch(r"storm: ([\d.]+)% of the FP16 steps overflow", summary)
+    assert share, summary
+    assert 30 < float(share[1]) <= 100
     assert alert["labels"]["severity"] == "critical"
     runbook = "http://127.0.0.1:9465/docs/how-to/runbook.html#genesisoverflowstorm"
     assert alert["annotations"]["runbook_url"] == runbook
@@ -110,9 +110,9 @@ def test_every_variable_has_values(storm: Any) -> None:
     for path in DASHBOARDS.glob("*.json"):
         for variable in json.loads(path.read_text())["templating"]["list"]:
             if variable["type"] == "query":
-                found = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
-                assert found, variable["query"]
-                values = storm.monitoring.ask(f"label/{found[2]}/values", **{"match[]": found[1]})
+                query = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"])
+                assert query, variable["query"]
+                values = storm.monitoring.ask(f"label/{query[2]}/values", **{"match[]": query[1]})
                 assert set(values) == {"broken", "quick", "storm"}
                 seen += 1
     assert seen == len(AGENT_OF)

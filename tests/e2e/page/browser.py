@@ -103,7 +103,7 @@ class Browser:
         except StaleElementReferenceException:
             return self.run("document.readyState") == "complete"
         except WebDriverException as error:  # the same, while the page is being replaced
-            if not any(each in str(error).lower() for each in _REPLACED):
+            if not any(phrase in str(error).lower() for phrase in _REPLACED):
                 raise
         return False
 
@@ -131,18 +131,18 @@ class Browser:
         """What axe-core finds wrong with the page."""
         if not self.run("!!window.axe"):
             self.driver.execute_script(AXE)
-        found = self.driver.execute_async_script(
+        report = self.driver.execute_async_script(
             f"axe.run(document, {_RULES}).then(arguments[arguments.length - 1])"
         )
         return [
-            f"{each['id']}: {node['html'][:160]}: {node['failureSummary'][:300]}"
-            for each in found["violations"]
-            for node in each["nodes"]
+            f"{violation['id']}: {node['html'][:160]}: {node['failureSummary'][:300]}"
+            for violation in report["violations"]
+            for node in violation["nodes"]
         ]
 
     def complaints(self) -> list[str]:
         """What pages have written to the console since the last call: errors, refused scripts."""
-        return [each["message"] for each in self.driver.get_log("browser")]
+        return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def picture(self, path: Path, *, most: int = 1400) -> None:
         """Write a picture of the whole page, at most *most* pixels high, as PNG."""

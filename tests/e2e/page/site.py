@@ -168,7 +168,9 @@ class Site:
     def _ready(self) -> set[str]:
         if self.daemon.get("/readyz")[0] != 200:
             return set()
-        return {each["name"] for each in self.api("GET", "/api/agents") if each["state"] == "ready"}
+        return {
+            agent["name"] for agent in self.api("GET", "/api/agents") if agent["state"] == "ready"
+        }
 
     def _states(self, agent: str) -> list[str]:
         return [run["state"] for run in self.api("GET", f"/api/runs?agent={agent}")]

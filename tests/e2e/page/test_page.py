@@ -52,9 +52,9 @@ def test_every_page_is_accessible_in_dark_and_light_and_fits_a_phone(
     for path in _paths(site):
         browser.look()
         browser.open(path)
-        wrong += [f"{path}: {each}" for each in browser.violations()]
+        wrong += [f"{path}: {violation}" for violation in browser.violations()]
         browser.look(size=PHONE, dark=True)
-        wrong += [f"{path}, dark phone: {each}" for each in browser.violations()]
+        wrong += [f"{path}, dark phone: {violation}" for violation in browser.violations()]
         if (width := browser.run("document.documentElement.scrollWidth")) > PHONE[0]:
             wrong.append(f"{path}: {width} pixels wide on a phone of {PHONE[0]}")
     assert wrong == []
@@ -164,8 +164,8 @@ def test_the_keyboard_alone_rolls_back_and_forth(site: Site, browser: Browser) -
     browser.leave(lambda: press("it was the data", Keys.ENTER))
     wait_until(lambda: "FP16" in browser.text(".head"), "half precision again")
     newest = site.changes()[:2]
-    assert [each["action"] for each in newest] == ["precision clear", "precision set"]
-    assert {each["actor"] for each in newest} == {"page:token"}
+    assert [change["action"] for change in newest] == ["precision clear", "precision set"]
+    assert {change["actor"] for change in newest} == {"page:token"}
     assert newest[1]["reason"] == "looks odd " + ATTACK
 
 
@@ -271,11 +271,11 @@ def test_all_agents_are_paused_and_resumed(site: Site, browser: Browser) -> None
     browser.open("/")
     _fill(browser, "Pause all agents", "pause-reason", "the cluster moves")
     assert "All agents are paused by page:token" in browser.text()
-    assert [each["agent"] for each in site.api("GET", "/api/pauses")] == [None]
+    assert [pause["agent"] for pause in site.api("GET", "/api/pauses")] == [None]
     _fill(browser, "Resume all agents", "resume-reason", "it has moved")
     assert "All agents are paused" not in browser.text()
     assert site.api("GET", "/api/pauses") == []
-    newest = [(each["action"], each["reason"]) for each in site.changes()[:2]]
+    newest = [(change["action"], change["reason"]) for change in site.changes()[:2]]
     assert newest == [("resume", "it has moved"), ("pause", "the cluster moves")]
 
 
@@ -321,8 +321,10 @@ def test_a_run_is_cancelled_and_the_page_follows(site: Site, browser: Browser) -
     policy = site.ask("GET", "/sign-in", {})[1]["content-security-policy"]
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
-    refused = [each for each in browser.complaints() if "Content Security Policy" in each]
-    assert [each for each in refused if "/reports/" not in each] == []
+    refused = [
+        complaint for complaint in browser.complaints() if "Content Security Policy" in complaint
+    ]
+    assert [complaint for complaint in refused if "/reports/" not in complaint] == []
 
 
 def test_a_page_says_when_it_is_out_of_date(site: Site, browser: Browser) -> None:

@@ -231,8 +231,8 @@ def _shared_folder(folder: Path) -> bool:
     make = ["mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", str(image)]
     mount = ["mount", "-o", "loop,noatime", str(image), str(folder)]
     return all(
-        subprocess.run(each, check=False, capture_output=True).returncode == 0
-        for each in (make, mount)
+        subprocess.run(command, check=False, capture_output=True).returncode == 0
+        for command in (make, mount)
     )
 
 
@@ -260,14 +260,14 @@ def _kinds(options: argparse.Namespace, parser: argparse.ArgumentParser) -> list
     """The kinds to play, in an order that the seed does not decide."""
     for module in FAULT_MODULES:
         importlib.import_module(f"tests.e2e.torture.faults.{module}")
-    faults = [each for _, each in sorted(FAULTS.items())]
-    faults = [each for each in faults if each.is_for(options.executor, options.database)]
+    faults = [fault for _, fault in sorted(FAULTS.items())]
+    faults = [fault for fault in faults if fault.is_for(options.executor, options.database)]
     if options.list:
-        print("\n".join(each.name for each in faults))
+        print("\n".join(fault.name for fault in faults))
         parser.exit()
-    faults = [each for each in faults if each.quick or not options.quick]
+    faults = [fault for fault in faults if fault.quick or not options.quick]
     if options.kind:
-        unknown = set(options.kind) - {each.name for each in faults}
+        unknown = set(options.kind) - {fault.name for fault in faults}
         if unknown:
             parser.error(f"unknown kinds: {', '.join(sorted(unknown))}; see --list")
         faults = [FAULTS[name] for name in options.kind]
@@ -289,7 +289,7 @@ def main() -> None:
     if lacks := missing(options.executor, options.database):
         parser.error(lacks)
     mounts = os.geteuid() == 0 and not options.no_mount
-    if all(each.disk for each in faults) and not mounts:
+    if all(fault.disk for fault in faults) and not mounts:
         parser.error("all of these kinds need a disk of their own: run as root, without --no-mount")
     preload()
     folder = Path(tempfile.mkdtemp(prefix="torture-"))

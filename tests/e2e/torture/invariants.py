@@ -37,9 +37,9 @@ def check_round(
     rows = {row.id: row for row in service.rows()}
     problems = list(played.problems)
     expected = {run.id for run in played.runs}
-    problems += [f"run {each} is lost" for each in sorted(expected - rows.keys())]
+    problems += [f"run {run_id} is lost" for run_id in sorted(expected - rows.keys())]
     extra = sorted(rows.keys() - expected - known)
-    problems += [f"run {each} of {rows[each].agent} was not asked for" for each in extra]
+    problems += [f"run {run_id} of {rows[run_id].agent} was not asked for" for run_id in extra]
     for run in played.runs:
         if run.id in rows:
             problems += _prefixed(run, _check_run(run, rows[run.id], references))
@@ -65,8 +65,8 @@ class Snapshot:
 
 def weights_of(run_folder: Path) -> dict[str, object]:
     """What the agent has published."""
-    found: dict[str, object] = json.loads((run_folder / "weights.json").read_text())
-    return found
+    weights: dict[str, object] = json.loads((run_folder / "weights.json").read_text())
+    return weights
 
 
 def _prefixed(run: TortureRun, problems: Iterator[str]) -> list[str]:
@@ -82,7 +82,7 @@ def _check_run(run: TortureRun, row: Row, references: References) -> Iterator[st
     if run.attempts is not None and len(numbers) not in run.attempts:
         endings = [attempt["ending"] for attempt in row.attempts]
         yield f"it took {len(numbers)} attempts, not {sorted(run.attempts)}: {endings}"
-    if row.state in ENDED and any(each["finished_at"] is None for each in row.attempts):
+    if row.state in ENDED and any(attempt["finished_at"] is None for attempt in row.attempts):
         yield "it has ended, but an attempt of it has not"
     if not run.events_damaged:
         yield from _check_events(run, row)
@@ -136,7 +136,7 @@ def _check_weights(run: TortureRun, references: References) -> Iterator[str]:
     if weights["steps"] != LAST_STEP:
         yield f"published after {weights['steps']} of {LAST_STEP} steps"
     stats = [] if run.events_damaged else run.events("step_stats")
-    precisions = {each["precision"] for each in stats}
+    precisions = {event["precision"] for event in stats}
     if run.events_damaged and not run.precision_changed:
         precisions = {AGENTS[run.agent]}
     if len(precisions) == 1:
@@ -189,11 +189,11 @@ def _check_exclusion(service: Service, rows: Mapping[str, Row]) -> Iterator[str]
             if attempt["finished_at"] is not None:
                 span = (attempt["started_at"], attempt["finished_at"], row.id)
                 spans.setdefault(row.agent, []).append(span)
-    for agent, found in spans.items():
-        found.sort()
-        for (_, end, one), (begin, _, other) in pairwise(found):
+    for agent, of_agent in spans.items():
+        of_agent.sort()
+        for (_, end, earlier), (begin, _, later) in pairwise(of_agent):
             if begin < end - 0.001:
-                yield f"attempts of {agent} overlap in the store: {one} and {other}"
+                yield f"attempts of {agent} overlap in the store: {earlier} and {later}"
 
 
 def _check_processes(service: Service) -> Iterator[str]:
@@ -221,8 +221,8 @@ def _check_agents(service: Service, ran: set[str], begun_at: float) -> Iterator[
 
 def _check_log(played: Round, new: str) -> Iterator[str]:
     for line in new.splitlines():
-        bad = any(each in line for each in _BAD_LOG_EVENTS)
-        if bad and not any(each in line for each in played.log_may_hold):
+        bad = any(event in line for event in _BAD_LOG_EVENTS)
+        if bad and not any(event in line for event in played.log_may_hold):
             yield f"the daemon's log has: {line[:600]}"
 
 

@@ -54,12 +54,12 @@ class TortureRun:
         """Folder of its newest attempt, or of the one with this number."""
         folder = self.folder / "attempts"
         if number is None:
-            number = max((int(each.name) for each in folder.glob("*")), default=0)
+            number = max((int(attempt.name) for attempt in folder.glob("*")), default=0)
         return folder / str(number)
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
         """Events of *kinds* of all its attempts, oldest attempt first."""
-        numbers = sorted(int(each.name) for each in (self.folder / "attempts").glob("*"))
+        numbers = sorted(int(attempt.name) for attempt in (self.folder / "attempts").glob("*"))
         paths = [self.attempt_folder(number) / "events.ndjson" for number in numbers]
         return [e for path in paths for e in event_lines(path) if e["kind"] in kinds]
 
@@ -74,8 +74,8 @@ class TortureRun:
 
     def checkpoints(self) -> list[Path]:
         """Its complete checkpoints, oldest first."""
-        found = self.folder.glob("checkpoints/step-*.pt")
-        return sorted(each for each in found if each.with_name(f"{each.name}.json").exists())
+        weights = self.folder.glob("checkpoints/step-*.pt")
+        return sorted(path for path in weights if path.with_name(f"{path.name}.json").exists())
 
 
 class Round:
@@ -117,11 +117,11 @@ class Round:
     ) -> TortureRun:
         """Queue a run of *agent* (default: the victim) with a plan."""
         agent = agent or self.victim
-        for each in moments:
-            each["name"] = f"moment-{self._moments}"
+        for planned in moments:
+            planned["name"] = f"moment-{self._moments}"
             self._moments += 1
-            shown = {k: v for k, v in each.items() if k not in ("name", "place", "count", "do")}
-            text = f"{each['do']}@{each['place']}{each['count']}"
+            shown = {k: v for k, v in planned.items() if k not in ("name", "place", "count", "do")}
+            text = f"{planned['do']}@{planned['place']}{planned['count']}"
             self.note(f"{text}{shown or ''}")
         self.service.plan(agent, list(moments), pace_seconds)
         run = self.start_another(agent)
@@ -168,7 +168,7 @@ class Round:
 
         def ended() -> bool:
             states = {row.id: row.state for row in self.service.rows()}
-            return all(states.get(each) in ENDED for each in wanted)
+            return all(states.get(run_id) in ENDED for run_id in wanted)
 
         try:
             self.wait(ended, "the runs to end")
@@ -204,15 +204,15 @@ class Round:
         *since* is the Unix time of the flag's change. Time for which daemon and worker were ready
         to run but had no CPU does not count.
         """
-        for each in self.runs:
-            each.precision_changed = AGENTS[each.agent] != "fp32"
+        for active in self.runs:
+            active.precision_changed = AGENTS[active.agent] != "fp32"
         pids = [self.service.pid, run.worker()]
         before = _seconds_without_cpu(pids)
 
         def acknowledged() -> list[dict[str, Any]]:
             changes = run.events("precision_changed")
-            found = [e for e in changes if e["state"]["effective"] == effective]
-            return [e for e in found if e["time"] >= since]
+            matching = [e for e in changes if e["state"]["effective"] == effective]
+            return [e for e in matching if e["time"] >= since]
 
         self.wait(acknowledged, f"{run.agent} to acknowledge {effective}")
         starved = _seconds_without_cpu(pids) - before

@@ -311,13 +311,13 @@ class Service:
     def strangers(self) -> list[psutil.Process]:
         """Processes of runs and probes: not the daemon, what it forks from, nor the servers."""
         self._reaper.status(0)
-        found = self.stage.processes()
+        processes = self.stage.processes()
         mine = {self.pid}
         if self.pid is not None and not self.stage.real:
             with suppress(psutil.Error):  # the base is the daemon's first child
                 children = psutil.Process(self.pid).children()
-                mine |= {min((each.pid for each in children), default=self.pid)}
-        return [each for each in found if each.pid not in mine]
+                mine |= {min((child.pid for child in children), default=self.pid)}
+        return [process for process in processes if process.pid not in mine]
 
     # What it shows
 
@@ -357,8 +357,8 @@ class Service:
             "SELECT * FROM attempts ORDER BY run_id, number",
             "SELECT * FROM runs ORDER BY created_at, id",
         )
-        for each in attempts:
-            by_run.setdefault(each["run_id"], []).append(each)
+        for attempt in attempts:
+            by_run.setdefault(attempt["run_id"], []).append(attempt)
         names = Row.__dataclass_fields__.keys() - {"attempts"}
         return [
             Row(**{name: run[name] for name in names}, attempts=tuple(by_run.get(run["id"], ())))
@@ -367,9 +367,9 @@ class Service:
 
     def row(self, run_id: str) -> Row:
         """One run."""
-        found = [row for row in self.rows() if row.id == run_id]
-        assert found, f"run {run_id} is not in the store"
-        return found[0]
+        matching = [row for row in self.rows() if row.id == run_id]
+        assert matching, f"run {run_id} is not in the store"
+        return matching[0]
 
     def enqueue(self, agent: str, seed: int) -> str:
         """Queue a run of *agent* with the seed *seed*, as the command ``run`` does; its id."""

@@ -95,18 +95,18 @@ class Stage:
 
     def processes(self) -> list[psutil.Process]:
         """What descends from this process, without the servers and what belongs to them."""
-        own = psutil.Process()
-        found = own.children(recursive=True)
+        this_process = psutil.Process()
+        descendants = this_process.children(recursive=True)
         if self.cluster is None and self.server is None:
-            return found
-        forked = own.cmdline()  # what is forked has the command line of this process
+            return descendants
+        forked = this_process.cmdline()  # what is forked has the command line of this process
         ours = []
-        for each in found:
+        for process in descendants:
             with suppress(psutil.Error):
-                line = each.cmdline()
+                line = process.cmdline()
                 if line == forked or any(mark in part for part in line for mark in self._marks):
-                    ours.append(each)
-        return [each for each in ours if self.jobs is None or each.pid != self.jobs.pid]
+                    ours.append(process)
+        return [process for process in ours if self.jobs is None or process.pid != self.jobs.pid]
 
     @property
     def _marks(self) -> tuple[str, ...]:
@@ -118,8 +118,8 @@ def missing(executor: str, database: str) -> str:
     """What such a stage needs and this machine lacks; empty if it lacks nothing."""
     programs = (*_PROGRAMS.get(executor, ()), *_PROGRAMS.get(database, ()))
     packages = (*_PACKAGES.get(executor, ()), *_PACKAGES.get(database, ()))
-    lacks = [each for each in programs if shutil.which(each) is None]
-    lacks += [f"the Python package {each}" for each in packages if find_spec(each) is None]
+    lacks = [program for program in programs if shutil.which(program) is None]
+    lacks += [f"the Python package {package}" for package in packages if find_spec(package) is None]
     if executor == "slurm" and os.geteuid() != 0:
         lacks.append("root's rights")
     return f"{executor} with {database} needs {', '.join(lacks)}" if lacks else ""

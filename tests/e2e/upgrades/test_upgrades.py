@@ -65,14 +65,16 @@ class Home:
 
     def read_rows(self) -> dict[str, dict[tuple[object, ...], Row]]:
         """Rows of each table that holds what operators and runs have left."""
-        found = {}
+        rows_by_table = {}
         with closing(sqlite3.connect(self.folder / "genesis.db")) as database:
             database.row_factory = sqlite3.Row
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             for table in tables & PRIMARY_KEYS.keys():
                 rows = [dict(row) for row in database.execute(f"SELECT * FROM {table}")]
-                found[table] = {tuple(row[key] for key in PRIMARY_KEYS[table]): row for row in rows}
-        return found
+                rows_by_table[table] = {
+                    tuple(row[key] for key in PRIMARY_KEYS[table]): row for row in rows
+                }
+        return rows_by_table
 
     def read_files(self, *patterns: str) -> dict[str, bytes]:
         """Files that match, but those of the runs that were in progress, by path."""
@@ -192,7 +194,10 @@ def assert_answers_are_kept(home: Home) -> None:
     for run in ended:
         assert_includes(home.daemon.json("runs", "show", run), home.facts["runs"][run])
     for agent, models in home.facts["models"].items():
-        kept = {each["id"]: each for each in home.daemon.json("models", "list", agent)["versions"]}
+        kept = {
+            version["id"]: version
+            for version in home.daemon.json("models", "list", agent)["versions"]
+        }
         for version in models["versions"]:
             assert kept[version["id"]] | {"in_use": version["in_use"]} == version
     for agent, told in home.facts["precision"].items():

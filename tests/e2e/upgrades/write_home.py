@@ -215,7 +215,8 @@ class Site:
             agent: self.home / "runs" / run / "attempts" / str(n) for agent, run, n in newest
         }
         return all(
-            agent in folders and any(each["step"] for each in _checkpoints(folders[agent]))
+            agent in folders
+            and any(checkpoint["step"] for checkpoint in _checkpoints(folders[agent]))
             for agent in agents
         )
 
@@ -312,14 +313,14 @@ def facts(site: Site) -> dict[str, object]:
     """What the commands of this release say of the home."""
     runs = site.json("runs", "--limit", "1000")
     agents = sorted({run["agent"] for run in runs})
-    found = {
+    answers = {
         "release": site.cli("--version").strip(),
         "runs": {run["id"]: site.json("runs", "show", run["id"]) for run in runs},
         "precision": {agent: site.json("precision", "explain", agent) for agent in agents},
         "models": {},
     }
     if "\n  models " in site.cli("--help"):
-        found["models"] = {agent: site.json("models", "list", agent) for agent in agents}
+        answers["models"] = {agent: site.json("models", "list", agent) for agent in agents}
     weights = {
         str(path.parent.relative_to(site.home)) for path in site.home.glob("agents/*/**/model.json")
     }
@@ -327,7 +328,7 @@ def facts(site: Site) -> dict[str, object]:
         [sys.executable, "-c", _ASK % PROBE, *sorted(weights)],
         cwd=site.home, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    return found | {"predictions": json.loads(asked.stdout)}
+    return answers | {"predictions": json.loads(asked.stdout)}
 
 
 def pack(site: Site, archive: Path) -> None:

@@ -76,16 +76,16 @@ def events_replaced(r: Round) -> None:
     path = run.attempt_folder() / "events.ndjson"
     path.unlink()
     run.damaged.add(path)
-    other = r.rng.choice(("link", "pipe", "folder", "nothing", "empty"))
-    r.note(f"by {other}")
+    replacement = r.rng.choice(("link", "pipe", "folder", "nothing", "empty"))
+    r.note(f"by {replacement}")
     r.log_may_hold += ["events.ndjson", "run_handling_failed"]
-    if other == "link":
+    if replacement == "link":
         path.symlink_to("/dev/zero")
-    elif other == "pipe":
+    elif replacement == "pipe":
         os.mkfifo(path)
-    elif other == "folder":
+    elif replacement == "folder":
         path.mkdir()
-    elif other == "empty":
+    elif replacement == "empty":
         path.touch()
     run.states = frozenset({"succeeded", "failed"})
     r.go_on(run)
@@ -107,9 +107,9 @@ def attempt_folder_away(r: Round) -> None:
 
 def _check_flag(r: Round) -> None:
     """The flag reaches another run within 2 seconds."""
-    other = r.start(agent=r.in_half(), pace_seconds=0.03)
-    r.training_in_half(other)
-    r.check_obeyed(other, r.service.configure(ENABLE_FP16_TRAINING="false"), "fp32")
+    in_half = r.start(agent=r.in_half(), pace_seconds=0.03)
+    r.training_in_half(in_half)
+    r.check_obeyed(in_half, r.service.configure(ENABLE_FP16_TRAINING="false"), "fp32")
     r.service.configure(ENABLE_FP16_TRAINING="true")
 
 
@@ -286,9 +286,9 @@ def disk_full_at_start(r: Round) -> None:
         r.sleep(0.5, 2.0)
     finally:
         ballast.unlink()
-    for each in r.runs:  # a start may need room more often than there are attempts
-        each.states = frozenset({"succeeded", "failed"})
-        each.events_damaged = True
+    for active in r.runs:  # a start may need room more often than there are attempts
+        active.states = frozenset({"succeeded", "failed"})
+        active.events_damaged = True
 
 
 def _fill(ballast: Path) -> None:

@@ -192,7 +192,7 @@ def job_started_twice(r: Round) -> None:
     logs = [folder / "engine.log", folder / "again.log"]
     said = "has been started before"
     r.wait(
-        lambda: any(said in each.read_text() for each in logs if each.exists()),
+        lambda: any(said in path.read_text() for path in logs if path.exists()),
         "the second launcher to end",
     )
     r.check((folder / "claim.json").read_text() == claim, "it took the claim")

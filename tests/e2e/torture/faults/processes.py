@@ -49,7 +49,7 @@ def worker_killed_in_publish(r: Round) -> None:
 @fault("worker killed while it writes a checkpoint", quick=True)
 def worker_killed_in_checkpoint(r: Round) -> None:
     calls = [r.rng.randint(1, 14) for _ in range(r.rng.randint(1, 3))]
-    moments = (moment("batch", r.step(0, 60), "crash-in-write", calls=each) for each in calls)
+    moments = (moment("batch", r.step(0, 60), "crash-in-write", calls=count) for count in calls)
     r.start(*moments, attempts={1, 2, 3, 4})
 
 
