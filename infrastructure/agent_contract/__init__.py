@@ -5,6 +5,7 @@ plugin authors.
 """
 
 from infrastructure.agent_contract.agent import CONTRACT_VERSION, Agent
+from infrastructure.agent_contract.parts import Part, Target
 from infrastructure.agent_contract.run_context import RunContext
 from infrastructure.agent_contract.schedule import Schedule
 from infrastructure.agent_contract.training_job import (
@@ -24,9 +25,11 @@ __all__ = [
     "EvaluationReport",
     "Forward",
     "Job",
+    "Part",
     "Publication",
     "RunContext",
     "Schedule",
+    "Target",
     "TrainingJob",
     "Transition",
 ]

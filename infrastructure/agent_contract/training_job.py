@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias
+
+from infrastructure.agent_contract.parts import JointLoss, Part, Target, check_parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,6 +110,10 @@ class Publication:
     metrics: Mapping[str, float]
 
 
+def _missing(*_given: object) -> NoReturn:
+    raise TypeError("a job needs an optimizer and a loss")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """What every kind of job has: a model and its objective; without precision and scaler.
@@ -133,10 +139,10 @@ class Job:
     """
 
     model: Module
-    optimizer: Callable[[Iterable[Parameter]], Optimizer]
-    loss: Callable[[Forward, Batch], Tensor]
     evaluate: Callable[[Forward], Evaluation]
     epochs: int
+    optimizer: Callable[[Iterable[Parameter]], Optimizer] = _missing
+    loss: Callable[[Forward, Batch], Tensor] = _missing
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
     scheduler_counts: ScheduleCounts = "attempted"
     accumulate: int = 1
@@ -144,6 +150,10 @@ class Job:
     patience: int | None = None
 
     def __post_init__(self) -> None:
+        if _missing in (self.optimizer, self.loss):
+            raise TypeError(
+                f"a {type(self).__name__} needs an optimizer and a loss, or parts that have them"
+            )
         if self.scheduler_counts not in ("attempted", "applied"):
             raise ValueError(
                 f"scheduler_counts must be attempted or applied, got {self.scheduler_counts!r}"
@@ -167,10 +177,33 @@ class TrainingJob(Job):
         keep_best_epoch: Whether `Agent.publish` gets the weights of the epoch with the best
             evaluation instead of those of the last epoch. See `Evaluation.selection_loss`: the
             best of many evaluations is too good to decide about publication.
+        parts: Parts that train the model, in the order of their steps, instead of one optimizer
+            and one loss: give either these or those.
+        targets: Target networks in the model.
+
+    Raises:
+        ValueError: A value is outside its range, or there are parts beside what they replace.
+        TypeError: There is neither an optimizer and a loss nor a part.
     """
 
     batches: Callable[[int], Iterable[Batch]]
     keep_best_epoch: bool = False
+    parts: Sequence[Part] = ()
+    targets: Sequence[Target] = ()
+
+    def __post_init__(self) -> None:
+        check_parts(self.parts, self.targets)
+        if self.parts and (self.scheduler is not None or self.accumulate > 1):
+            raise ValueError(
+                "a job with parts takes no scheduler and no accumulate: give each part a "
+                "scheduler of its own, and larger batches"
+            )
+        if self.parts:
+            if self.loss is not _missing and not isinstance(self.loss, JointLoss):
+                raise ValueError("a job has parts, or an optimizer and a loss, but not both")
+            object.__setattr__(self, "loss", JointLoss(self.parts))
+            object.__setattr__(self, "optimizer", self.parts[0].optimizer)  # to time a step with
+        Job.__post_init__(self)
 
 
 def module_names(names: object) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -82,6 +82,38 @@ class PrecisionChanged(BaseEvent):
     loss_scale: Amount
 
 
+class PartStats(BaseModel):
+    """Optimizer steps of one part of a job since the last `StepStats`.
+
+    Attributes:
+        name: The part.
+        attempted, overflow, nonfinite_loss: Its steps, and those of these outcomes.
+        loss: Mean finite loss of these steps; None if none was finite.
+        grad_norm: Last finite gradient norm, unscaled, before clipping.
+        loss_scale: Its loss scale now; 1 outside FP16.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    name: PlainText
+    attempted: Increment[StoredCount] = 0
+    overflow: Increment[StoredCount] = 0
+    nonfinite_loss: Increment[StoredCount] = 0
+    loss: AnyNumber | None = None
+    grad_norm: AnyNumber | None = None
+    loss_scale: Amount = 1.0
+
+    def merged_with(self, later: PartStats) -> PartStats:
+        """Combine the statistics of one part in two consecutive events; see `StepStats`."""
+        changes: dict[str, object] = {
+            name: getattr(self, name) + getattr(later, name) for name in increments(PartStats)
+        }
+        changes["loss"] = _mean_loss(
+            (part.loss, part.attempted - part.nonfinite_loss) for part in (self, later)
+        )
+        changes["grad_norm"] = self.grad_norm if later.grad_norm is None else later.grad_norm
+        return later.model_copy(update=changes)
+
+
 class StepStats(BaseEvent):
     """Optimizer steps since the last such event.
 
@@ -101,6 +133,9 @@ class StepStats(BaseEvent):
         loss_scale: Loss scale in force now; 1 outside FP16.
         precision: Precision in force now.
         cuda_memory_allocated_bytes: Peak since the previous event; None without CUDA.
+        parts: Those of each part, if the job has several: then all numbers above are sums over
+            the parts, but the loss is their mean, the gradient norm and the non-finite losses in
+            a row are the largest, and the loss scale is the lowest.
     """
 
     kind: Literal["step_stats"] = "step_stats"
@@ -120,6 +155,7 @@ class StepStats(BaseEvent):
     loss_scale: Amount
     precision: PrecisionName
     cuda_memory_allocated_bytes: Count | None = None
+    parts: tuple[PartStats, ...] = ()
 
     @property
     def attempted(self) -> int:
@@ -138,22 +174,37 @@ class StepStats(BaseEvent):
         the memory peak are the larger of both, so that passing a limit in between is not hidden.
         """
         events = (self, later)
-        losses = [(e.loss, e.attempted - e.nonfinite_loss) for e in events if e.loss is not None]
-        finite_steps = sum(count for _, count in losses)
         peaks = [e.cuda_memory_allocated_bytes for e in events]
         changes: dict[str, object] = {
             **{name: getattr(self, name) + getattr(later, name) for name in _INCREMENTS},
             "consecutive_nonfinite_losses": max(e.consecutive_nonfinite_losses for e in events),
-            "loss": sum(loss * count for loss, count in losses) / finite_steps
-            if finite_steps
-            else later.loss,
+            "loss": _mean_loss((e.loss, e.attempted - e.nonfinite_loss) for e in events),
             "grad_norm": self.grad_norm if later.grad_norm is None else later.grad_norm,
             "cuda_memory_allocated_bytes": max((p for p in peaks if p is not None), default=None),
+            "parts": _merged_parts(self.parts, later.parts),
         }
         return later.model_copy(update=changes)
 
 
 _INCREMENTS = increments(StepStats)
+
+
+def _mean_loss(losses: Iterable[tuple[float | None, int]]) -> float | None:
+    """Mean of losses, each with the number of steps that it is the mean of; None without any."""
+    known = [(loss, count) for loss, count in losses if loss is not None]
+    steps = sum(count for _, count in known)
+    if not steps:
+        return known[-1][0] if known else None
+    return sum(loss * count for loss, count in known) / steps
+
+
+def _merged_parts(
+    earlier: tuple[PartStats, ...], later: tuple[PartStats, ...]
+) -> tuple[PartStats, ...]:
+    before = {part.name: part for part in earlier}
+    return tuple(
+        before[part.name].merged_with(part) if part.name in before else part for part in later
+    )
 
 
 @dataclass(slots=True)

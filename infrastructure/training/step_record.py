@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ class StepReading:
     """The totals, and the steps since the last reading, as read from the device.
 
     Attributes:
+        training_steps: Optimizer steps attempted so far.
         overflow_steps: Steps so far with a finite loss and a gradient norm that was not finite.
         nonfinite_loss_steps: Steps so far whose loss was not finite.
         consecutive_nonfinite_losses: Number of the latest steps, in a row, whose loss was not
@@ -25,14 +26,22 @@ class StepReading:
         loss: Mean of the finite losses since the last reading; NaN if there was none.
         grad_norm: Norm of the last step since then, unscaled, before clipping; NaN if there was
             none.
+        parts: Readings of the parts of a job that has several, by name.
     """
 
+    training_steps: int
     overflow_steps: int
     nonfinite_loss_steps: int
     consecutive_nonfinite_losses: int
     loss_scale: float
     loss: float
     grad_norm: float
+    parts: Mapping[str, StepReading] = field(default_factory=dict)
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Steps so far: attempted, skipped by an overflow, skipped by a non-finite loss."""
+        return self.training_steps, self.overflow_steps, self.nonfinite_loss_steps
 
 
 class StepRecord:
@@ -107,11 +116,11 @@ class StepRecord:
             ]
         )
         self._start_window()
-        copy = _HostCopy(values)
+        copy, steps = _HostCopy(values), self.training_steps
 
         def poll() -> StepReading | None:
             numbers = copy.poll()
-            return None if numbers is None else _as_reading(numbers)
+            return None if numbers is None else _as_reading(steps, numbers)
 
         return poll
 
@@ -168,9 +177,10 @@ class StepRecord:
         self._start_window()
 
 
-def _as_reading(numbers: list[float]) -> StepReading:
+def _as_reading(steps: int, numbers: list[float]) -> StepReading:
     overflow, nonfinite, consecutive, loss_scale, loss, grad_norm = numbers
     return StepReading(
+        training_steps=steps,
         overflow_steps=int(overflow),
         nonfinite_loss_steps=int(nonfinite),
         consecutive_nonfinite_losses=int(consecutive),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +38,7 @@ class StepProfile:
         folder: Made if it is missing.
         emit: Receives the phases' times, or the reason there are none.
         stepper: Object whose ``train_batch`` takes the steps: the trainer or its wrapper.
+        trainers: Trainers of the parts of the job, whose calls are its phases.
 
     Attributes:
         interval_steps: 1: an observer of every step.
@@ -46,10 +47,15 @@ class StepProfile:
     interval_steps = 1
 
     def __init__(
-        self, steps: int, folder: Path, emit: Callable[[BaseEvent], None], stepper: object
+        self,
+        steps: int,
+        folder: Path,
+        emit: Callable[[BaseEvent], None],
+        stepper: object,
+        trainers: Sequence[object],
     ) -> None:
         self._steps, self._folder, self._emit = steps, folder, emit
-        self._stepper = stepper
+        self._stepper, self._trainers = stepper, trainers
         self._seen = 0
         self._profile: profile | None = None
         self._marked: list[MarkedCalls] = []
@@ -67,7 +73,7 @@ class StepProfile:
         self._profile = profile(activities=[ProfilerActivity.CPU, *cuda], profile_memory=True)
         self._marked = [
             MarkedCalls(self._stepper, _STEP, record_function),
-            MarkedCalls(trainer, _PHASES, record_function),
+            *(MarkedCalls(part, _PHASES, record_function) for part in self._trainers),
         ]
         self._profile.start()
 

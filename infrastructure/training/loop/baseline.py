@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from infrastructure.events.event import BaseEvent, Notice
 from infrastructure.training.diagnostics import Fp32Shadow
-from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.loop.progress import SavedProgress
+from infrastructure.training.parts import Trainer
 from infrastructure.training.precision import Precision
 
 _FIRST_STEP = 10  # early: short runs are compared too
@@ -38,7 +38,7 @@ class BaselineObserver:
         self.interval_steps = min(_FIRST_STEP, interval)
         self._next_step, self._next_at = 0, 0.0
 
-    def observe(self, trainer: FP16Trainer) -> None:
+    def observe(self, trainer: Trainer) -> None:
         """Compare if it is time; see `StepObserver`."""
         if self._shadow is None or trainer.precision is Precision.FP32:
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.event import BaseEvent, Notice, StepStats
 from infrastructure.training.checkpoints import CheckpointFolder
-from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.parts import Trainer
 from infrastructure.training.precision import Precision
 
 
@@ -45,7 +45,7 @@ class DivergenceHandler:
 
     def __init__(
         self,
-        trainer: FP16Trainer,
+        trainer: Trainer,
         checkpoints: CheckpointFolder,
         emit: Callable[[BaseEvent], None],
     ) -> None:
@@ -74,8 +74,11 @@ class DivergenceHandler:
         """
         config = self._trainer.config
         actions: list[SetPrecision | RestoreWeights] = []
-        at_floor = stats.precision == "fp16" and stats.loss_scale <= config.min_loss_scale
-        if at_floor and stats.overflow and config.floor_policy != "skip":
+        at_floor = stats.precision == "fp16" and any(
+            part.overflow and part.loss_scale <= config.min_loss_scale
+            for part in stats.parts or (stats,)
+        )
+        if at_floor and config.floor_policy != "skip":
             if config.floor_policy == "halt":
                 raise TrainingDivergedError(
                     f"gradients overflow with the loss scale at its floor, {stats.loss_scale:g}",

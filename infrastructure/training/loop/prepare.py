@@ -24,7 +24,8 @@ from infrastructure.training.loop.precision_decision import PrecisionDecision
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.loop.telemetry import TelemetryObserver
-from infrastructure.training.loop.training import StepObserver, Training
+from infrastructure.training.loop.training import StepObserver, Stepper, Training
+from infrastructure.training.parts import PartsTrainer, Trainer, trainers_of
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.rounds import JobKind, first_batches, kind_of
@@ -41,6 +42,9 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     if not ranks.is_rank_zero:
         env = replace(env, emit=lambda _event: None)
     job = _with_kept_modules(job, env, ranks)
+    kind = kind_of(job)
+    if kind.parts:
+        _check_parts_can_run(env, ranks)
     checkpoints = CheckpointFolder(env.folder, options.keep_checkpoints, device, ranks)
     seed_generators(options.seed + ranks.rank)
     (first_batch,) = first_batches(job, device)
@@ -48,15 +52,21 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     first = precision.decide(env.precision)
     compute = Precision(first.state.effective).compute
     model = distribute(job.model, ranks, device, options.parallel, compute)
-    optimizer = job.optimizer(model.model.parameters())
     config = replace(env.config, accumulate=job.accumulate, keep_fp32=job.keep_fp32)
-    trainer = FP16Trainer(model.model, optimizer, config, wish=first.state)
-    stepper = GraphedTrainer(trainer) if config.cuda_graph else trainer
+    trainer: Trainer
+    stepper: Stepper
     schedule = None
-    if job.scheduler is not None:
-        scheduler = job.scheduler(optimizer)
-        schedule = LearningRateSchedule(scheduler, trainer, job.scheduler_counts)
-    kind = kind_of(job)
+    if kind.parts:
+        trainer = stepper = PartsTrainer(
+            model.model, kind.parts, kind.targets, config, wish=first.state
+        )
+    else:
+        optimizer = job.optimizer(model.model.parameters())
+        trainer = FP16Trainer(model.model, optimizer, config, wish=first.state)
+        stepper = GraphedTrainer(trainer) if config.cuda_graph else trainer
+        if job.scheduler is not None:
+            scheduler = job.scheduler(optimizer)
+            schedule = LearningRateSchedule(scheduler, trainer, job.scheduler_counts)
     rounds, early_stop = kind.begin_rounds(model, ranks, device), EarlyStop(job.patience)
     progress = SavedProgress(
         trainer=trainer,
@@ -82,7 +92,9 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
         emit=env.emit,
     )
     profile_folder = env.folder.parent / "profile"
-    profile = StepProfile(options.profile_steps, profile_folder, env.emit, stepper)
+    profile = StepProfile(
+        options.profile_steps, profile_folder, env.emit, stepper, trainers_of(trainer)
+    )
     observers, telemetry = _observers(job, env, ranks, model, first_batch, progress)
     if options.profile_steps and ranks.is_rank_zero:
         observers = [*observers, profile]
@@ -112,6 +124,17 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
         profile=profile,
         observers=observers,
     )
+
+
+def _check_parts_can_run(env: TrainingEnv, ranks: Ranks) -> None:
+    """Raise, or tell, what a job with parts cannot do."""
+    if ranks.count > 1:
+        raise ValueError(
+            f"a job with parts trains in one process, and here are {ranks.count}: set "
+            "GENESIS_PROCESSES_PER_RUN=1 for its agent"
+        )
+    if env.config.cuda_graph:
+        env.emit(Notice.warning("cuda_graph_refused", "the job has parts: its steps are eager"))
 
 
 def _with_kept_modules(job: Job, env: TrainingEnv, ranks: Ranks) -> Job:
@@ -157,6 +180,9 @@ def _observers(
     for notice, interval in intervals.items():
         if interval and is_sharded(model.model):
             fields = {"error": "the model is sharded, so no rank holds all of it"}
+            emit(Notice(event=notice, fields=fields))
+        elif interval and kind_of(job).parts and notice == "telemetry_not_measured":
+            fields = {"error": "the job has parts, and a gradient is that of one loss only"}
             emit(Notice(event=notice, fields=fields))
         elif interval and notice == "baseline_not_measured":
             shadow = Fp32Shadow(model.plain, job.loss, first_batch, device)

@@ -10,10 +10,10 @@ from typing import Any
 from infrastructure.events.event import BaseEvent, CheckpointSaved, Notice, Resumed
 from infrastructure.training.checkpoints import CheckpointError, CheckpointFolder
 from infrastructure.training.distributed import Ranks
-from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.inputs import random_state, restore_random_state, seed_generators
 from infrastructure.training.loop.early_stop import EarlyStop
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
+from infrastructure.training.parts import Trainer
 from infrastructure.training.rounds import Rounds
 
 _MOST_DOUBLINGS = 5  # of the time between two tries to write: 8 minutes by default
@@ -39,7 +39,7 @@ class SavedProgress:
     def __init__(
         self,
         *,
-        trainer: FP16Trainer,
+        trainer: Trainer,
         schedule: LearningRateSchedule | None,
         early_stop: EarlyStop,
         rounds: Rounds,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.events.event import BaseEvent, StepStats
-from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.events.event import BaseEvent, PartStats, StepStats
+from infrastructure.training.parts import PartsTrainer, Trainer
 from infrastructure.training.step_record import StepReading
 
 _SHORTEST_WINDOW_SECONDS = 0.25  # fast steps must not flood the event file
@@ -24,14 +24,13 @@ class StatsReporter:
         total_steps: Steps the run will take; None while unknown.
     """
 
-    def __init__(
-        self, trainer: FP16Trainer, emit: Callable[[BaseEvent], None], interval: int
-    ) -> None:
+    def __init__(self, trainer: Trainer, emit: Callable[[BaseEvent], None], interval: int) -> None:
         self._trainer, self._emit, self._interval = trainer, emit, interval
         self.total_steps: int | None = None
         stats = trainer.get_stats()
         self._overflow = int(stats["overflow_steps"])
         self._nonfinite = int(stats["nonfinite_loss_steps"])
+        self._parts = trainer.part_totals() if isinstance(trainer, PartsTrainer) else {}
         self._pending: tuple[StepStats, Callable[[], StepReading | None]] | None = None
         self._samples = 0
         self._begin_window()
@@ -115,10 +114,26 @@ class StatsReporter:
                 "loss": _finite(reading.loss),
                 "grad_norm": _finite(reading.grad_norm),
                 "loss_scale": reading.loss_scale,
+                "parts": tuple(self._part_stats(*part) for part in reading.parts.items()),
             }
         )
         self._emit(stats)
         return stats
+
+    def _part_stats(self, name: str, reading: StepReading) -> PartStats:
+        before, self._parts[name] = self._parts[name], reading.totals
+        attempted, overflow, nonfinite = (
+            now - then for now, then in zip(reading.totals, before, strict=True)
+        )
+        return PartStats(
+            name=name,
+            attempted=attempted,
+            overflow=overflow,
+            nonfinite_loss=nonfinite,
+            loss=_finite(reading.loss),
+            grad_norm=_finite(reading.grad_norm),
+            loss_scale=reading.loss_scale,
+        )
 
 
 def _finite(value: float) -> float | None:

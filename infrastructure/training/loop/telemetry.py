@@ -26,6 +26,7 @@ from infrastructure.training.diagnostics.overflow_cause import diagnose_overflow
 from infrastructure.training.diagnostics.repeated_pass import Pass, RepeatedPasses
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.inputs import preserved_generators, random_state
+from infrastructure.training.parts import PartsTrainer, Trainer
 from infrastructure.training.precision import Precision
 
 T = TypeVar("T")
@@ -105,22 +106,27 @@ class TelemetryObserver:
             self._overflows += overflows
             self._overflow_scale = stats.loss_scale
 
-    def before_step(self, trainer: FP16Trainer, batch: Batch) -> None:
+    def before_step(self, trainer: Trainer, batch: Batch) -> None:
         """Begin to measure the step that *trainer* takes next on *batch*, if it is time."""
         self._batch = batch
         passes, step = self._passes, trainer.training_steps + 1
-        if passes is None or step < self._next_step or not trainer.at_step_boundary:
+        if (
+            passes is None
+            or isinstance(trainer, PartsTrainer)
+            or step < self._next_step
+            or not trainer.at_step_boundary
+        ):
             return
         if self._is_affordable(self._measurement_seconds, _STEPS_OF_A_MEASUREMENT):
             self._sample = self._tried(lambda: self._begin(passes, trainer, batch))
         else:
             self._next_step = step + _PAUSE_STEPS
 
-    def observe(self, trainer: FP16Trainer) -> None:
+    def observe(self, trainer: Trainer) -> None:
         """Finish the measurement, or diagnose an overflow; see `StepObserver`."""
         passes, batch, sample = self._passes, self._batch, self._sample
         self._batch = self._sample = None
-        if passes is None:
+        if passes is None or isinstance(trainer, PartsTrainer):
             return
         if sample is not None:
             self._tried(lambda: self._finish(trainer, sample))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from torch import Tensor
 
 from infrastructure.agent_contract import Forward, Job
+from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import StepStats
 from infrastructure.training.diagnostics import StepProfile
 from infrastructure.training.distributed import Ranks
-from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.loop.divergence import DivergenceHandler
 from infrastructure.training.loop.early_stop import EarlyStop
 from infrastructure.training.loop.env import TrainingEnv
@@ -22,16 +22,19 @@ from infrastructure.training.loop.precision_decision import DecidedPrecision, Pr
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.loop.telemetry import TelemetryObserver
+from infrastructure.training.parts import Trainer
 from infrastructure.training.rounds import JobKind, Rounds
-
-B = TypeVar("B")
 
 
 class Stepper(Protocol):
     """What takes the steps of a training: its trainer, or something around it."""
 
     def train_batch(
-        self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor], *, replay: bool = False
+        self,
+        batch: Batch,
+        compute_loss_fn: Callable[[Forward, Batch], Tensor],
+        *,
+        replay: bool = False,
     ) -> None:
         """See `FP16Trainer.train_batch`."""
 
@@ -45,7 +48,7 @@ class StepObserver(Protocol):
 
     interval_steps: int
 
-    def observe(self, trainer: FP16Trainer) -> None:
+    def observe(self, trainer: Trainer) -> None:
         """Observe *trainer*, at a step boundary, without changing it.
 
         Every rank is called after the same step.
@@ -84,7 +87,7 @@ class Training:
     kind: JobKind
     env: TrainingEnv
     ranks: Ranks
-    trainer: FP16Trainer
+    trainer: Trainer
     stepper: Stepper
     first: DecidedPrecision
     precision: PrecisionDecision

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,8 +17,8 @@ from infrastructure.events import Command, PrecisionState, SaveCheckpoint
 from infrastructure.events.command import Stop
 from infrastructure.events.event import BaseEvent, CheckpointSaved, Notice, StepStats
 from infrastructure.training.diagnostics.phase_clock import PhaseClock, PhaseTime
-from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.loop import Stepper, TrainingEnv, prepare, run
+from infrastructure.training.parts import Trainer, trainers_of
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.profiling.extrapolation import (
     CHECKPOINT,
@@ -28,9 +27,7 @@ from infrastructure.training.profiling.extrapolation import (
     SET_UP,
     TrainingTimes,
 )
-from infrastructure.training.rounds import MakeBatches, Part, kind_of
-
-B = TypeVar("B")
+from infrastructure.training.rounds import BatchSource, MakeBatches, kind_of
 
 _MEMORY_STEPS = 50  # between two notes of the peak memory
 _LOOP = "loop"
@@ -137,7 +134,7 @@ class _Timer:
         self.evaluations: list[Evaluation] = []
         self.remarks: list[str] = []
 
-    def train(self, env: TrainingEnv) -> FP16Trainer:
+    def train(self, env: TrainingEnv) -> Trainer:
         """Train, stop after the seconds, and return the trainer."""
         clock = self._clock
         clock.enter(SET_UP)
@@ -155,17 +152,18 @@ class _Timer:
         self.first_steps = self.first_steps or trainer.training_steps
         return trainer
 
-    def before_step(self, trainer: FP16Trainer) -> None:
+    def before_step(self, trainer: Trainer) -> None:
         """End what comes before the first step, or a checkpoint that was not written."""
         self._end_checkpoint()
         if not self.set_up:
             self._clock.exit()
             self._clock.record_memory(SET_UP)
             self.set_up = self._clock.take()
-            self._clock.mark(trainer, _OF_TRAINER)
+            for part in trainers_of(trainer):
+                self._clock.mark(part, _OF_TRAINER)
             self._clock.enter(_LOOP)
 
-    def after_step(self, trainer: FP16Trainer) -> None:
+    def after_step(self, trainer: Trainer) -> None:
         """End the first steps, or the training."""
         clock, steps = self._clock, trainer.training_steps
         if not self.first_steps and steps >= WARM_UP_STEPS:
@@ -180,7 +178,7 @@ class _Timer:
         if steps % _MEMORY_STEPS == 1:
             clock.record_memory(_LOOP)
 
-    def evaluate_once(self, trainer: FP16Trainer) -> None:
+    def evaluate_once(self, trainer: Trainer) -> None:
         """Evaluate as at the end of an epoch, if none has ended."""
         model = trainer.model.eval()
         forward = PrecisionForward(model, trainer.device, Precision.FP32)
@@ -188,7 +186,7 @@ class _Timer:
             self._evaluate(forward)
         self.rest |= self._clock.take()
 
-    def generate_once(self, trainer: FP16Trainer) -> None:
+    def generate_once(self, trainer: Trainer) -> None:
         """Generate the first round after the warm-up, if the training has not come so far."""
         rounds = self._kind.warm_up_rounds
         with self._clock.phase(ROLLOUT):
@@ -199,7 +197,7 @@ class _Timer:
             "generated after it, in FP32"
         )
 
-    def _make(self, part: Part, make: MakeBatches) -> Iterable[Batch]:
+    def _make(self, part: BatchSource, make: MakeBatches) -> Iterable[Batch]:
         """Charge the making of batches to a phase of its own."""
         if part != "batches":
             with self._clock.phase(part):
@@ -241,11 +239,15 @@ class _Timer:
 class _TimedStepper:
     """Takes the steps of a training, with `_Timer.before_step` and `_Timer.after_step`."""
 
-    def __init__(self, stepper: Stepper, trainer: FP16Trainer, timer: _Timer) -> None:
+    def __init__(self, stepper: Stepper, trainer: Trainer, timer: _Timer) -> None:
         self._stepper, self._trainer, self._timer = stepper, trainer, timer
 
     def train_batch(
-        self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor], *, replay: bool = False
+        self,
+        batch: Batch,
+        compute_loss_fn: Callable[[Forward, Batch], Tensor],
+        *,
+        replay: bool = False,
     ) -> None:
         """Take the step; see `FP16Trainer.train_batch`."""
         self._timer.before_step(self._trainer)

@@ -4,17 +4,17 @@ An epoch of a `TrainingJob` is one round; a round of an `OnPolicyJob` needs the 
 """
 
 from infrastructure.training.rounds.first_batches import batches_of_each_kind, first_batches
-from infrastructure.training.rounds.kinds import JobKind, MakeBatches, Part, kind_of
+from infrastructure.training.rounds.kinds import BatchSource, JobKind, MakeBatches, kind_of
 from infrastructure.training.rounds.on_policy import GeneratedRound, OnPolicyRounds
 from infrastructure.training.rounds.rounds import DatasetRounds, Rounds
 
 __all__ = [
+    "BatchSource",
     "DatasetRounds",
     "GeneratedRound",
     "JobKind",
     "MakeBatches",
     "OnPolicyRounds",
-    "Part",
     "Rounds",
     "batches_of_each_kind",
     "first_batches",

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch.nn import Module
 
-from infrastructure.agent_contract import Evaluation, Forward, Job, TrainingJob
+from infrastructure.agent_contract import Evaluation, Forward, Job, Part, Target, TrainingJob
 from infrastructure.agent_contract.on_policy_job import LogProbFunctions, OnPolicyJob, Roles
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.role_precision import FP32
@@ -22,7 +22,7 @@ from infrastructure.training.rounds.generation import generate
 from infrastructure.training.rounds.on_policy import OnPolicyRounds
 from infrastructure.training.rounds.rounds import DatasetRounds, Rounds
 
-Part: TypeAlias = Literal["batches", "warm-up", "rollout"]
+BatchSource: TypeAlias = Literal["batches", "warm-up", "rollout"]
 """What makes a round's batches: recorded data, demonstrations, or the policy."""
 
 MakeBatches: TypeAlias = Callable[[], Iterable[Batch]]
@@ -39,6 +39,8 @@ class JobKind(Protocol):
         rounds: Rounds of the whole training that generate batches, the warm-up's among them.
         warm_up_rounds: How many of them train on demonstrations.
         keeps_best_epoch: Whether the weights of the best epoch are published, not the last ones.
+        parts, targets: Parts that train the model, and target networks; none where one optimizer
+            trains it.
     """
 
     roles: tuple[Role, ...]
@@ -47,6 +49,8 @@ class JobKind(Protocol):
     rounds: int
     warm_up_rounds: int
     keeps_best_epoch: bool
+    parts: Sequence[Part]
+    targets: Sequence[Target]
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
         """The source of the batches of a training of *model*."""
@@ -62,7 +66,7 @@ class JobKind(Protocol):
 
     def watched(
         self,
-        make: Callable[[Part, MakeBatches], Iterable[Batch]],
+        make: Callable[[BatchSource, MakeBatches], Iterable[Batch]],
         evaluate: Callable[[Forward], Evaluation],
     ) -> Job:
         """The job with *make* around all that makes its batches, and with this *evaluate*."""
@@ -81,6 +85,7 @@ class RecordedKind:
 
     def __init__(self, job: TrainingJob) -> None:
         self._job, self.keeps_best_epoch = job, job.keep_best_epoch
+        self.parts, self.targets = job.parts, job.targets
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
         """One round for each epoch."""
@@ -88,9 +93,10 @@ class RecordedKind:
         return DatasetRounds(self._job)
 
     def total_steps(self, per_round: int, rounds_done: int, steps_done: int) -> int:
-        """As many steps in each epoch."""
+        """As many steps in each epoch; of parts, each takes its own."""
         del rounds_done, steps_done
-        return per_round * self._job.epochs
+        batches = per_round * self._job.epochs
+        return sum(-(-batches // part.every) for part in self.parts) or batches
 
     def first_epoch(self, device: torch.device) -> Iterable[Batch]:
         """Recorded batches."""
@@ -104,7 +110,7 @@ class RecordedKind:
 
     def watched(
         self,
-        make: Callable[[Part, MakeBatches], Iterable[Batch]],
+        make: Callable[[BatchSource, MakeBatches], Iterable[Batch]],
         evaluate: Callable[[Forward], Evaluation],
     ) -> Job:
         """See `JobKind`."""
@@ -125,6 +131,8 @@ class OnPolicyKind:
     """Answers of an `OnPolicyJob`."""
 
     keeps_best_epoch = True
+    parts: Sequence[Part] = ()
+    targets: Sequence[Target] = ()
 
     def __init__(self, job: OnPolicyJob) -> None:
         self._job = job
@@ -161,15 +169,15 @@ class OnPolicyKind:
 
     def watched(
         self,
-        make: Callable[[Part, MakeBatches], Iterable[Batch]],
+        make: Callable[[BatchSource, MakeBatches], Iterable[Batch]],
         evaluate: Callable[[Forward], Evaluation],
     ) -> Job:
         """See `JobKind`."""
         batches, warm_up = self._job.batches, self.warm_up_rounds
 
         def made(round_: int, roles: Roles) -> Iterable[Batch]:
-            part: Part = "warm-up" if round_ < warm_up else "rollout"
-            return make(part, lambda: batches(round_, roles))
+            source: BatchSource = "warm-up" if round_ < warm_up else "rollout"
+            return make(source, lambda: batches(round_, roles))
 
         return replace(self._job, batches=made, evaluate=evaluate)
 

@@ -69,7 +69,7 @@ def test_without_a_profile_nothing_is_written_or_wrapped(make_job, tmp_path: Pat
 def test_the_trainer_is_afterwards_as_it_was(make_trainer, loss_fn, batch, tmp_path: Path):
     trainer = make_trainer("fp32")
     before = dict(vars(trainer))
-    profile = StepProfile(2, tmp_path, emit=lambda _: None, stepper=trainer)
+    profile = StepProfile(2, tmp_path, emit=lambda _: None, stepper=trainer, trainers=[trainer])
     for _ in range(9):
         trainer.train_batch(batch, loss_fn)
         profile.observe(trainer)

@@ -1,0 +1,200 @@
+"""Parts of a job: networks with optimizers and losses of their own, as in actor-critics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from infrastructure.agent_contract.training_job import Batch, Forward
+
+MOST_PARTS = 8
+"""Parts of one job, at most: each is a label of metrics."""
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Some parameters of a job's model, with the optimizer and the loss that train them.
+
+    The parts of a job share its model. For every batch they take their steps in the declared
+    order, each with a loss scale of its own; all of them change precision together.
+
+    Attributes:
+        name: Lower-case letters, digits and hyphens, at most 32; a label of metrics.
+        trains: What the part trains: qualified names of modules and parameters of the model. No
+            other part may train the same.
+        optimizer: Function that builds the optimizer from those parameters.
+        loss: Function from forward, batch and what earlier parts have computed in this step, to a
+            scalar, shape ``[]``, float32. It may run all of the model; gradients of what the part
+            does not train are not used. Tensors that it puts into the third argument are detached
+            and given to later parts.
+        every: The part takes a step for the first batch and for each one so many batches later.
+        scheduler: Function that builds a learning-rate scheduler, advanced by each step of the
+            part, skipped or not.
+        max_grad_norm: Largest norm of the part's gradient; None for the trainer's, 0 for none.
+        loss_scale: Initial loss scale; None for the trainer's.
+
+    Raises:
+        ValueError: A value is outside its range.
+    """
+
+    name: str
+    trains: Sequence[str]
+    optimizer: Callable[[Iterable[Parameter]], Optimizer]
+    loss: Callable[[Forward, Batch, MutableMapping[str, Tensor]], Tensor]
+    every: int = 1
+    scheduler: Callable[[Optimizer], LRScheduler] | None = None
+    max_grad_norm: float | None = None
+    loss_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"a part is called {self.name!r}: use lower-case letters, digits and hyphens, at "
+                "most 32, beginning with a letter"
+            )
+        if isinstance(self.trains, str) or not self.trains:
+            raise ValueError(
+                f"trains of part {self.name!r} must be a list of names of modules or parameters, "
+                f"such as ['actor'], got {self.trains!r}"
+            )
+        if self.every < 1:
+            raise ValueError(f"every of part {self.name!r} must be at least 1, got {self.every}")
+        if self.max_grad_norm is not None and not self.max_grad_norm >= 0:
+            raise ValueError(
+                f"max_grad_norm of part {self.name!r} must be 0 (no clipping) or more, got "
+                f"{self.max_grad_norm}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A module that follows another one: a target network.
+
+    The trainer makes it equal to its source before the first step. After each step, or each
+    *every*-th one, of the part that trains the source it becomes ``(1 - tau) target + tau source``
+    in float32 (Lillicrap et al. 2016, "Continuous control with deep reinforcement learning"), and
+    its buffers become those of the source. A skipped step leaves it as it is.
+
+    Attributes:
+        module: Qualified name of the module; no part trains it.
+        source: Qualified name of the module to follow, of the same structure.
+        tau: Above 0; 1 copies the source (a hard target).
+        every: Steps of the source's part between two updates.
+
+    Raises:
+        ValueError: A value is outside its range.
+    """
+
+    module: str
+    source: str
+    tau: float
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau <= 1 or self.every < 1:
+            raise ValueError(
+                f"target {self.module!r} needs tau above 0, at most 1, and every of at least 1; "
+                f"got {self.tau} and {self.every}"
+            )
+
+
+class NotComputedError(LookupError):
+    """A part's loss reads what earlier parts do not compute in every step of that part.
+
+    Args:
+        part: Name of the part that reads.
+        name: What it reads.
+        remedy: What to change.
+    """
+
+    def __init__(self, part: str, name: str, remedy: str) -> None:
+        super().__init__(f"the loss of part {part!r} reads {name!r}: {remedy}")
+
+
+class Computed(MutableMapping[str, "Tensor"]):
+    """What the losses of one step hand on to the losses of later parts.
+
+    Tensors are detached: a part trains its own parameters only, and the graph of an earlier part
+    is gone after its step.
+
+    Attributes:
+        part: The part whose loss is being computed.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self._tensors: dict[str, tuple[Part, Tensor]] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor *name*.
+
+        Raises:
+            NotComputedError: No earlier part has computed it, or one that steps less often.
+        """
+        if name not in self._tensors:
+            known = ", ".join(map(repr, self)) or "nothing"
+            raise NotComputedError(
+                self.part.name, name, f"earlier parts have computed {known}; change their order"
+            )
+        writer, tensor = self._tensors[name]
+        if self.part.every % writer.every:
+            raise NotComputedError(
+                self.part.name,
+                name,
+                f"part {writer.name!r} computes it for every {writer.every}. batch only, and "
+                f"{self.part.name!r} needs it for every {self.part.every}.; change one of the two",
+            )
+        return tensor
+
+    def __setitem__(self, name: str, tensor: Tensor) -> None:
+        self._tensors[name] = self.part, tensor.detach()
+
+    def __delitem__(self, name: str) -> None:
+        del self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class JointLoss:
+    """The sum of the losses of *parts*, for what measures a job as a whole."""
+
+    parts: Sequence[Part]
+
+    def __call__(self, forward: Forward, batch: Batch) -> Tensor:
+        """Compute the losses in order; float32 ``[]``."""
+        computed = Computed(self.parts[0])
+        total = self.parts[0].loss(forward, batch, computed)
+        for part in self.parts[1:]:
+            computed.part = part
+            total = total + part.loss(forward, batch, computed)
+        return total
+
+
+def check_parts(parts: Sequence[Part], targets: Sequence[Target]) -> None:
+    """Check what can be checked without the model.
+
+    Raises:
+        ValueError: Two parts have one name, there are too many, or targets without parts.
+    """
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        raise ValueError(f"the parts of a job need different names, got {', '.join(names)}")
+    if len(parts) > MOST_PARTS:
+        raise ValueError(f"a job has {MOST_PARTS} parts at most, got {len(parts)}")
+    if targets and not parts:
+        raise ValueError("targets follow what a part trains: give the job parts, too")

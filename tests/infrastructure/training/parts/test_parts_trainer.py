@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from infrastructure.agent_contract import Part, Target
+from infrastructure.agent_contract.parts import NotComputedError
+from infrastructure.events import PrecisionState
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.parts import PartsTrainer
+from tests.infrastructure.training.parts.actor_critic import (
+    PARTS,
+    TARGETS,
+    actor_loss,
+    adamw,
+    batches,
+    critic_loss,
+    network,
+    temperature_loss,
+    textbook,
+)
+
+SCALE = 2.0**12
+
+
+def wish(precision: str) -> PrecisionState:
+    return PrecisionState(requested="fp16", effective=precision, reason="override")
+
+
+def trainer_of(
+    precision: str = "fp32", model: Any = None, parts: Any = PARTS, targets: Any = TARGETS
+) -> PartsTrainer:
+    config = FP16TrainingConfig(
+        cpu_half=True, loss_scale=SCALE, growth_interval=5, max_grad_norm=None
+    )
+    return PartsTrainer(model or network(), parts, targets, config, wish=wish(precision))
+
+
+def state_of(trainer: PartsTrainer) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def test_parts_are_the_textbooks_optimizers_bit_for_bit_in_fp32():
+    ours, model = trainer_of("fp32"), network()
+    for batch in batches(200):
+        ours.train_batch(batch)
+    textbook(model, batches(200), "fp32", SCALE)
+    for name, expected in model.state_dict().items():
+        assert torch.equal(ours.model.state_dict()[name], expected), name
+    assert {name: part.trainer.training_steps for name, part in ours.parts.items()} == {
+        "critic": 200,
+        "actor": 100,
+        "temperature": 100,
+    }
+
+
+def test_parts_skip_and_scale_as_the_textbooks_scalers_do():
+    ours, model = trainer_of("fp16"), network()
+    for batch in batches(200):
+        ours.train_batch(batch)
+    loops = textbook(model, batches(200), "fp16", SCALE)
+    for part, loop in zip(ours.parts.values(), loops, strict=True):
+        assert part.trainer.scale_in_force.item() == loop.scaler.get_scale(), part.part.name
+    assert ours.parts["critic"].trainer.get_stats()["overflow_steps"] > 5
+    for name, expected in model.state_dict().items():
+        torch.testing.assert_close(ours.model.state_dict()[name], expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_target_begins_as_its_source_and_stays_where_a_step_is_skipped():
+    model = network()
+    nn.init.ones_(model.target[0][0].weight)
+    ours = trainer_of("fp16", model)
+    assert torch.equal(model.target[0][0].weight, model.critics[0][0].weight)
+    overflowing = batches(8)[7]
+    before = state_of(ours)
+    ours.parts["critic"].trainer.train_batch(overflowing, lambda f, b: critic_loss(f, b, {}))
+    ours.train_batch(overflowing)
+    after = state_of(ours)
+    for name in before:
+        if name.startswith(("critics", "target")):
+            assert torch.equal(before[name], after[name]), name
+    ours.train_batch(batches(1)[0])
+    assert not torch.equal(model.target[0][0].weight, after["target.0.0.weight"])
+
+
+def test_a_hard_target_copies_every_so_many_steps():
+    ours = trainer_of(targets=[Target(module="target", source="critics", tau=1.0, every=3)])
+    model, seen = ours.model, []
+    for batch in batches(6):
+        ours.train_batch(batch)
+        seen.append(torch.equal(model.target[0][0].weight, model.critics[0][0].weight))
+    assert seen == [False, False, True, False, False, True]
+
+
+def test_a_target_takes_over_the_buffers_of_its_source():
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+            self.copy = copy.deepcopy(self.net)
+
+        def forward(self, x):
+            return self.net(x)
+
+    def loss(forward, batch, _computed):
+        return (forward(batch["observation"]) - batch["reward"]).square().mean()
+
+    model = Normed()
+    part = Part(name="value", trains=["net"], optimizer=adamw, loss=loss)
+    ours = trainer_of("fp16", model, [part], [Target(module="copy", source="net", tau=0.1)])
+    for batch in batches(12):
+        ours.train_batch(batch)
+    assert ours.get_stats()["overflow_steps"] > 0
+    assert torch.equal(model.copy[1].running_mean, model.net[1].running_mean)
+    assert model.net[1].num_batches_tracked == ours.get_stats()["applied_steps"]
+
+
+def test_counters_are_sums_and_readings_tell_the_parts():
+    ours = trainer_of("fp16")
+    for batch in batches(16):
+        ours.train_batch(batch)
+    stats = ours.get_stats()
+    assert stats["training_steps"] == ours.training_steps == 32
+    parts = [part.trainer.get_stats() for part in ours.parts.values()]
+    for name in ("applied_steps", "overflow_steps", "fp16_steps"):
+        assert stats[name] == sum(part[name] for part in parts)
+    reading = ours.start_reading()()
+    assert list(reading.parts) == ["critic", "actor", "temperature"]
+    assert reading.overflow_steps == stats["overflow_steps"]
+    assert reading.loss_scale == min(part["current_scale"] for part in parts)
+    assert ours.part_totals()["actor"][0] == 8
+
+
+def test_all_parts_change_precision_together():
+    ours = trainer_of("fp16")
+    given = batches(6)
+    for batch, precision in zip(given, ["fp16", "fp32", "bf16"] * 2, strict=True):
+        assert ours.set_precision(wish(precision)).effective == precision
+        ours.train_batch(batch)
+        assert {part.trainer.precision.value for part in ours.parts.values()} == {precision}
+
+
+def test_a_state_resumes_bit_for_bit_and_in_turn():
+    undisturbed, resumed = trainer_of("fp16"), trainer_of("fp16")
+    given = batches(21)
+    for batch in given[:7]:  # an odd number: it is not the actor's turn
+        undisturbed.train_batch(batch)
+    resumed.load_state_dict(copy.deepcopy(undisturbed.state_dict()))
+    for batch in given[7:]:
+        undisturbed.train_batch(batch)
+        resumed.train_batch(batch)
+    one, other = state_of(undisturbed), state_of(resumed)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert undisturbed.get_stats() == resumed.get_stats()
+
+
+def test_a_state_of_other_parts_is_refused_by_name():
+    state = trainer_of().state_dict()
+    with pytest.raises(ValueError, match=r"critic, actor, temperature.*critic, actor$"):
+        trainer_of(parts=PARTS[:2]).load_state_dict(state)
+
+
+def test_a_part_states_its_clip_and_scale_itself():
+    parts = [replace(PARTS[0], max_grad_norm=0.5, loss_scale=64.0), *PARTS[1:]]
+    config = FP16TrainingConfig(cpu_half=True, max_grad_norm=2.0)
+    ours = PartsTrainer(network(), parts, TARGETS, config, wish=wish("fp16"))
+    given = [part.trainer.config for part in ours.parts.values()]
+    assert [(c.max_grad_norm, c.loss_scale) for c in given] == [(0.5, 64.0)] + 2 * [(2.0, 65536.0)]
+    parts = [replace(PARTS[0], max_grad_norm=0.0), *PARTS[1:]]
+    ours = PartsTrainer(network(), parts, TARGETS, config, wish=wish("fp16"))
+    assert ours.parts["critic"].trainer.config.max_grad_norm is None
+
+
+def part(**changes: Any) -> Part:
+    return replace(PARTS[0], **changes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "targets", "told"),
+    [
+        ([PARTS[0], part(name="other")], (), "'critic' and 'other' both train critics.0.0.weight"),
+        ([part(trains=["critic"])], (), "no module or parameter 'critic'.*'critics'"),
+        ([part(trains=["critics.0.1"])], (), "part 'critic' has no parameter.*critics.0.1"),
+        ([part(trains=["target"])], TARGETS, "'critic' trains target.0.0.weight.*'target'"),
+        (PARTS, [Target(module="target", source="critc", tau=0.1)], "no module.*'critc'"),
+        (PARTS, [Target(module="target", source="actor", tau=0.1)], "'target'.*'actor'.*different"),
+        (PARTS[1:], TARGETS, "source 'critics' of target 'target'.*no part"),
+        (PARTS, [Target(module="critics", source="critics", tau=0.1)], "critics"),
+    ],
+)
+def test_a_wrong_division_is_refused_by_name(parts, targets, told):
+    with pytest.raises(ValueError, match=told):
+        trainer_of(parts=parts, targets=targets)
+
+
+def test_what_no_earlier_part_computes_is_refused_by_name():
+    swapped = [PARTS[0], PARTS[2], PARTS[1]]
+    with pytest.raises(NotComputedError, match="'temperature' reads 'entropy'"):
+        trainer_of(parts=swapped).train_batch(batches(1)[0])
+
+
+def test_what_is_computed_less_often_than_it_is_read_is_refused_in_the_first_step():
+    hasty = [*PARTS[:2], replace(PARTS[2], every=1)]
+    with pytest.raises(NotComputedError, match=r"'actor'.*every 2\."):
+        trainer_of(parts=hasty).train_batch(batches(1)[0])
+
+
+def test_what_is_handed_on_has_no_graph():
+    seen = []
+
+    def reads(forward, batch, computed):
+        seen.append(computed["entropy"])
+        return temperature_loss(forward, batch, computed)
+
+    parts = [*PARTS[:2], replace(PARTS[2], loss=reads)]
+    trainer_of(parts=parts).train_batch(batches(1)[0])
+    assert not seen[0].requires_grad
+
+
+def test_schedules_advance_with_the_steps_of_their_part():
+    def halving(optimizer):
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+
+    parts = [PARTS[0], replace(PARTS[1], scheduler=halving), PARTS[2]]
+    ours = trainer_of(parts=parts)
+    for batch in batches(5):
+        ours.train_batch(batch)
+    rates = {n: p.trainer.optimizer.param_groups[0]["lr"] for n, p in ours.parts.items()}
+    assert rates == {"critic": 3e-3, "actor": 3e-3 / 8, "temperature": 3e-3}
+    assert actor_loss is PARTS[1].loss
