@@ -231,11 +231,11 @@ def _build(agent: Agent, context: RunContext, transitions: RecordedTransitions) 
     half = [
         name
         for name, parameter in job.model.named_parameters()
-        if str(parameter.dtype) != "torch.float32"
+        if parameter.requires_grad and str(parameter.dtype) != "torch.float32"
     ]
     _require(
         not half,
-        f"parameters that are not float32: {', '.join(half)}",
+        f"trained parameters that are not float32: {', '.join(half)}",
         "leave them float32: the trainer chooses the precision",
     )
     return job
@@ -252,13 +252,17 @@ def _same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor])
 def _check_step(job: Job) -> None:
     import torch
 
+    from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
     from infrastructure.training.diagnostics import check_fp32_step
+    from infrastructure.training.model_copy import copy_model
+    from infrastructure.training.parts import make_trainer
 
+    config = FP16TrainingConfig(precision=Precision.FP32, accumulate=job.accumulate)
     with _checking("an FP32 step"):
         check_fp32_step(job, torch.device("cpu"))
-        optimizer = job.optimizer(job.model.parameters())
-        if job.scheduler is not None:
-            job.scheduler(optimizer)
+        trainer = make_trainer(job, copy_model(job.model), config, wish=config.wish)
+        if job.scheduler is not None and isinstance(trainer, FP16Trainer):
+            job.scheduler(trainer.optimizer)
 
 
 def _check_publish(agent: Agent, context: RunContext, job: Job) -> None:

@@ -11,7 +11,14 @@ import torch
 from torch import nn
 
 from genesis_fp16.testing import AgentCheckError, check_agent
-from infrastructure.agent_contract import Evaluation, Publication, Schedule, TrainingJob, Transition
+from infrastructure.agent_contract import (
+    Evaluation,
+    Part,
+    Publication,
+    Schedule,
+    TrainingJob,
+    Transition,
+)
 from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.agent_contract.run_context import Budget
 
@@ -65,6 +72,37 @@ class RightAgent:
     def publish(self, context, model, report):
         (context.agent_folder / "model").write_text("kept")
         return Publication(published=True, reason="first", metrics={})
+
+
+def adapted(agent: RightAgent) -> nn.Module:
+    """A frozen base in a half type under a layer that is trained."""
+    return nn.Sequential(nn.Linear(1, 1).bfloat16().requires_grad_(False), nn.Linear(1, 1))
+
+
+def job_of_parts(agent: RightAgent, *parts: tuple[str, str]) -> TrainingJob:
+    return TrainingJob(
+        model=nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)),
+        parts=[
+            Part(
+                name=name,
+                trains=[module],
+                optimizer=lambda parameters: torch.optim.AdamW(parameters, fused=True),
+                loss=lambda forward, batch, _computed: agent.loss(forward, batch),
+            )
+            for name, module in parts
+        ],
+        batches=agent.batches,
+        evaluate=agent.evaluate,
+        epochs=1,
+    )
+
+
+def two_parts(agent: RightAgent, *_given: object) -> TrainingJob:
+    return job_of_parts(agent, ("one", "0"), ("two", "1"))
+
+
+def shared_parts(agent: RightAgent, *_given: object) -> TrainingJob:
+    return job_of_parts(agent, ("one", "0"), ("two", "0"))
 
 
 def wrong(**members: Any) -> Callable[[], object]:
@@ -128,6 +166,7 @@ WRONG = {
     "too little": (wrong(build_job=refuses), "5 groups recorded, 50 needed"),
     "no job": (wrong(build_job=lambda *_: None), "build_job() returned a NoneType"),
     "half weights": (wrong(model=lambda self: nn.Linear(1, 1).half()), "weight, bias"),
+    "parts that share": (wrong(build_job=shared_parts), "'one' and 'two' both train 0.weight"),
     "half inside": (wrong(model=lambda self: SecretlyHalf()), "culprit"),
     "unknown module": (wrong(keep_fp32=["weigth"]), "keep_fp32 names 'weigth'"),
     "random weights": (
@@ -165,3 +204,8 @@ def test_each_wrong_agent_is_named_with_what_is_wrong(case: str) -> None:
 
 def test_error_is_an_assertion() -> None:
     assert issubclass(AgentCheckError, AssertionError)
+
+
+@pytest.mark.parametrize("members", [{"model": adapted}, {"build_job": two_parts}])
+def test_frozen_halves_and_parts_are_right(members, tmp_path):
+    check_agent(wrong(**members), tmp_path)

@@ -138,6 +138,8 @@ def policy_job_experiment(
 
 
 def _trainer(job: TrainingJob | OnPolicyJob, device: torch.device) -> FP16Trainer:
+    if isinstance(job, TrainingJob) and job.parts:
+        raise LabError("the agent's job has parts: the lab repeats jobs of one optimizer and loss")
     job.model.to(device).train()
     config = FP16TrainingConfig(accumulate=job.accumulate, keep_fp32=tuple(job.keep_fp32))
     return FP16Trainer(

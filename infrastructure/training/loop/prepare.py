@@ -25,7 +25,7 @@ from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.loop.telemetry import TelemetryObserver
 from infrastructure.training.loop.training import StepObserver, Stepper, Training
-from infrastructure.training.parts import PartsTrainer, Trainer, trainers_of
+from infrastructure.training.parts import make_trainer, trainers_of
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.rounds import JobKind, first_batches, kind_of
@@ -53,19 +53,13 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     compute = Precision(first.state.effective).compute
     model = distribute(job.model, ranks, device, options.parallel, compute)
     config = replace(env.config, accumulate=job.accumulate, keep_fp32=job.keep_fp32)
-    trainer: Trainer
-    stepper: Stepper
+    trainer = make_trainer(job, model.model, config, first.state)
+    stepper: Stepper = trainer
     schedule = None
-    if kind.parts:
-        trainer = stepper = PartsTrainer(
-            model.model, kind.parts, kind.targets, config, wish=first.state
-        )
-    else:
-        optimizer = job.optimizer(model.model.parameters())
-        trainer = FP16Trainer(model.model, optimizer, config, wish=first.state)
+    if isinstance(trainer, FP16Trainer):
         stepper = GraphedTrainer(trainer) if config.cuda_graph else trainer
         if job.scheduler is not None:
-            scheduler = job.scheduler(optimizer)
+            scheduler = job.scheduler(trainer.optimizer)
             schedule = LearningRateSchedule(scheduler, trainer, job.scheduler_counts)
     rounds, early_stop = kind.begin_rounds(model, ranks, device), EarlyStop(job.patience)
     progress = SavedProgress(

@@ -60,8 +60,11 @@ def source_part(
     names = dict(model.named_parameters(remove_duplicate=False))
     places = {*names, *(name for name, _ in model.named_modules() if name)}
     followers, sources = (_relative(name, names, places) for name in (target.module, target.source))
-    shapes = [{name: p.shape for name, p in found.items()} for found in (followers, sources)]
-    if shapes[0] != shapes[1]:
+    forms = [
+        {name: (parameter.shape, parameter.dtype) for name, parameter in module.items()}
+        for module in (followers, sources)
+    ]
+    if forms[0] != forms[1]:
         raise ValueError(
             f"target {target.module!r} and its source {target.source!r} have different "
             "parameters: make the target a copy of the source (copy.deepcopy)"

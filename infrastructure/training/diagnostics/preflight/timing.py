@@ -13,7 +13,7 @@ import torch
 from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.job_copy import JobCopy
-from infrastructure.training.fp16_trainer import FP16Trainer
+from infrastructure.training.parts import make_trainer
 from infrastructure.training.precision import Precision
 
 WORTHWHILE = 0.97  # a half type must take at most this much of FP32's time
@@ -112,13 +112,6 @@ class TrialSteps:
         clock: Callable[[], float],
     ) -> None:
         model = job.model()
-        optimizer = job.job.optimizer(model.parameters())
-        parameters = set(model.parameters())
-        if any(p not in parameters for group in optimizer.param_groups for p in group["params"]):
-            raise ValueError(
-                "the job's optimizer updates other parameters than its argument, so it cannot be "
-                "tried on a copy of the model: build it from the argument"
-            )
         config = replace(
             config,
             precision=Precision.FP32,
@@ -126,7 +119,10 @@ class TrialSteps:
             loss_scale=max(loss_scale, config.min_loss_scale),
             accumulate=job.job.accumulate,
         )
-        self._trainer = FP16Trainer(model, optimizer, config)
+        try:
+            self._trainer = make_trainer(job.job, model, config, config.wish)
+        except ValueError as error:
+            raise ValueError(f"the job cannot be tried on a copy of its model: {error}") from error
         self._job, self._clock = job, clock
         self._batches = cycle(job.batches)
 
@@ -138,7 +134,7 @@ class TrialSteps:
         self._wait()
         begun = self._clock()
         for _ in range(steps * trainer.config.accumulate):
-            trainer.step(trainer.training_step(next(self._batches), loss))
+            trainer.train_batch(next(self._batches), loss)
         self._wait()
         return self._clock() - begun
 
