@@ -185,10 +185,10 @@ def test_a_prior_that_cannot_be_used_is_named(context: RunContext, tmp_path: Pat
     assert isinstance(context.logger, Log)
     selected = context.logger.events["ranker_selected"]
     assert selected["ranker"] == "suspicion"
-    assert f"the prior cannot be used: {tmp_path / 'lost'}" in str(selected["reason"])
+    assert str(tmp_path / "lost") in str(selected["reason"])
     request = {"code": BROKEN, "function": "area", "tests": TESTS, "max_evaluations": 1}
     answer = asyncio.run(agent.evolve_solution("", request))
-    assert answer["ranked_by"].startswith("suspicion: the prior cannot be used")
+    assert answer["ranked_by"].startswith("suspicion: the prior")
 
 
 @pytest.mark.process
@@ -299,7 +299,7 @@ def test_the_time_for_a_repair_limits_the_runs_before_the_first_candidate() -> N
         "timeout_seconds": 60.0,
         "max_seconds": 1.5,
     }
-    with pytest.raises(ValueError, match=r"1\.5 s \(--seconds, .* before the first candidate"):
+    with pytest.raises(ValueError, match=r"1\.5 s \(--seconds"):
         asyncio.run(SEDarwinAgent().evolve_solution("", context))
 
 

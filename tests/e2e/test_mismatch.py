@@ -75,16 +75,12 @@ def test_the_guard_moves_the_guilty_roles_and_the_ladder_gives_them_back(daemon)
     assert (before.state.effective, after.state.effective) == ("bf16", "fp16")
     assert len(daemon.events("started")) == 1, "the running job changed; nothing was restarted"
     daemon.wait_for(  # the store follows the metrics within a second
-        lambda: "rounding last trained in FP16" in explain(daemon), "to record the precision"
+        lambda: "trained in FP16" in explain(daemon), "to record the precision"
     )
     told = explain(daemon)
     for said in (
-        "reason guard",
-        "rollout:fp16/fp16/fp32",
-        "Policy and rollout change to FP16: on the same tokens",
-        "nats per token (policy BF16, rollout BF16)",
-        "Same tokens   fp32/fp32",
-        "precision clear --guard rounding",
+        *("reason guard", "rollout:fp16/fp16/fp32", "Policy and rollout change to FP16"),
+        *("(policy BF16, rollout BF16)", "Same tokens   fp32/fp32", "--guard rounding"),
     ):
         assert said in told, told
 

@@ -14,5 +14,5 @@ def test_the_interval_covers_the_difference_and_pairing_narrows_it() -> None:
     shuffled = paired_difference(new, old[1:] + old[:1])
     assert shuffled.low < 0.0 < shuffled.high
     assert paired_difference(old, old) == (0.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match="200 and 3 rewards"):
+    with pytest.raises(ValueError, match="200 and 3"):
         paired_difference(old, old[:3])

@@ -57,13 +57,13 @@ def test_damage_is_named(tmp_path: Path) -> None:
     save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
     (weights,) = tmp_path.glob("policy-*/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
-    with pytest.raises(PublishedPolicyError, match=r"model\.safetensors: its hash is not"):
+    with pytest.raises(PublishedPolicyError, match=r"model\.safetensors: its hash"):
         load_published(tmp_path, IDS)
     weights.unlink()
-    with pytest.raises(PublishedPolicyError, match=r"model\.safetensors: the file is missing"):
+    with pytest.raises(PublishedPolicyError, match=r"model\.safetensors: .*missing"):
         load_published(tmp_path, IDS)
     save_published(tmp_path, new_policy(TASKS["arithmetic"], 0), {})
-    with pytest.raises(PublishedPolicyError, match=f"predicts 15 ids, but the tokenizer has {IDS}"):
+    with pytest.raises(PublishedPolicyError, match=f"15 ids.* {IDS}"):
         load_published(tmp_path, IDS)
 
 
@@ -72,7 +72,7 @@ def test_a_file_that_the_index_does_not_list_is_named(tmp_path: Path, name: str)
     save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
     (folder,) = tmp_path.glob("policy-*")
     (folder / name).write_text("{}")
-    with pytest.raises(PublishedPolicyError, match=f"{name}: policy.json does not list this file"):
+    with pytest.raises(PublishedPolicyError, match=f"{name}: policy.json"):
         load_published(tmp_path, IDS)
 
 
@@ -82,9 +82,7 @@ def test_weights_that_the_index_does_not_list_are_not_loaded(tmp_path: Path) -> 
     index = json.loads(path.read_text())
     del index["sha256"]["model.safetensors"]
     path.write_text(json.dumps(index))
-    with pytest.raises(
-        PublishedPolicyError, match=r"model\.safetensors: policy\.json does not list"
-    ):
+    with pytest.raises(PublishedPolicyError, match=r"model\.safetensors: policy\.json"):
         load_published(tmp_path, IDS)
 
 
@@ -100,7 +98,7 @@ def test_a_pickle_is_not_loaded_even_if_the_index_lists_it(tmp_path: Path) -> No
     del index["sha256"]["model.safetensors"]
     index["sha256"][pickle.name] = hashlib.sha256(pickle.read_bytes()).hexdigest()
     path.write_text(json.dumps(index))
-    with pytest.raises(PublishedPolicyError, match="cannot load this model"):
+    with pytest.raises(PublishedPolicyError, match="cannot load"):
         load_published(tmp_path, IDS)
 
 
@@ -121,7 +119,7 @@ def test_a_damaged_configuration_is_named(tmp_path: Path) -> None:
     save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
     (config,) = tmp_path.glob("policy-*/config.json")
     config.write_text(config.read_text().replace('"num_attention_heads": 4', '"x": 3'))
-    with pytest.raises(PublishedPolicyError, match=r"config\.json: its hash is not"):
+    with pytest.raises(PublishedPolicyError, match=r"config\.json: its hash"):
         load_published(tmp_path, IDS)
 
 
@@ -133,7 +131,7 @@ def test_a_disk_that_takes_no_weights_leaves_the_policy_in_use_alone(tmp_path: P
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(OSError, match=r"policy-\w+ cannot be written: .*File too large"):
+        with pytest.raises(OSError, match=r"policy-\w+ .*File too large"):
             save_published(tmp_path, second, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

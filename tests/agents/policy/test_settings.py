@@ -14,7 +14,7 @@ def test_a_temperature_that_the_rollout_refuses_is_refused() -> None:
 
 
 def test_an_unknown_correction_or_task_is_named() -> None:
-    with pytest.raises(ValidationError, match="unknown correction 'tis': choose one of none"):
+    with pytest.raises(ValidationError, match=r"'tis'.* none"):
         PolicySettings(correction="tis")
     with pytest.raises(ValidationError, match="'arithmetic', 'sorting' or 'brackets'"):
         PolicySettings(task="poetry")
@@ -29,8 +29,8 @@ def test_a_coefficient_is_not_negative_and_stays_finite_in_float32(value: str) -
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"prompts_per_round": 4096, "completions_per_prompt": 1024}, "4194304 completions in a"),
-        ({"prompts_per_round": 1, "steps_per_round": 9}, "STEPS_PER_ROUND=9 needs .* 1 x 8 = 8"),
+        ({"prompts_per_round": 4096, "completions_per_prompt": 1024}, "4194304"),
+        ({"prompts_per_round": 1, "steps_per_round": 9}, "STEPS_PER_ROUND=9 .* 1 x 8"),
         ({"rounds_per_epoch": 10**9}, "rounds_per_epoch"),
         ({"sync_every_rounds": 10**9}, "sync_every_rounds"),
     ],

@@ -88,7 +88,7 @@ def test_damage_is_told_once_and_costs_itself(
     counts = [read[name] for name in ("records", "duplicates", "refused", "incomplete", "misfits")]
     assert counts == [3, 0, 2, 1, 0]  # a line without feedback is nothing to the feedback agent
     problems = [each["problem"] for each in logs if each["event"] == "records_incomplete"]
-    assert any("conversation_id: Input should be a valid string" in each for each in problems)
+    assert any("conversation_id: " in each for each in problems)
     assert any("first: a.jsonl line 1" in each for each in problems)
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write(lines[4][40:] + "\n")
@@ -99,7 +99,7 @@ def test_damage_is_told_once_and_costs_itself(
 
 def test_a_missing_folder_names_the_setting(waltzrl_context: RunContext, tmp_path: Path) -> None:
     missing = RecordedConversationSettings(folder=tmp_path / "missing")
-    with pytest.raises(SourceFolderError, match=r"missing, cannot be read.*setting FOLDER"):
+    with pytest.raises(SourceFolderError, match=r"missing.*FOLDER"):
         record(replace(waltzrl_context, settings=missing))
 
 
@@ -109,12 +109,12 @@ def test_too_few_conversations_or_positives_are_refused(
     agent = WaltzRLFeedbackAgent()
     write(waltzrl_context.agent_folder / "conversations" / "a.jsonl", conversations(900))
     transitions = record(waltzrl_context, agent)
-    with pytest.raises(InsufficientDataError, match="199 conversations recorded, 200 nee") as few:
+    with pytest.raises(InsufficientDataError, match=r"199 conversations.* 200") as few:
         agent.build_job(waltzrl_context, transitions[:199])
-    assert f"add files to {waltzrl_context.agent_folder / 'conversations'}" in str(few.value)
+    assert str(waltzrl_context.agent_folder / "conversations") in str(few.value)
     improving = [each for each in transitions if each.reward > 0]
     others = [each for each in transitions if each.reward <= 0]
-    with pytest.raises(InsufficientDataError, match="29 transitions with improvement 1 recorded"):
+    with pytest.raises(InsufficientDataError, match=r"29 .*improvement 1"):
         agent.build_job(waltzrl_context, others[:250] + improving[:29])
 
 

@@ -19,7 +19,7 @@ def test_the_document_says_it(claim: Claim) -> None:
 
 def test_a_claim_that_no_document_makes_is_an_error() -> None:
     claim = Claim(name="a", section="fleet", document="README.md", quote="no such words", test="")
-    with pytest.raises(ValueError, match=r"README\.md does not say 'no such words'"):
+    with pytest.raises(ValueError, match=r"README\.md .*'no such words'"):
         claim.line()
 
 

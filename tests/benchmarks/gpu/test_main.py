@@ -38,7 +38,7 @@ def test_a_rehearsal_writes_a_page_and_a_json(
     assert claims["memory-large"]["reason"] == "large is too large for a CPU"
     assert claims["accuracy"]["reason"] == "the section accuracy was not asked for"
     page = (tmp_path / "gpu.md").read_text()
-    assert "This proves nothing about CUDA" in page
+    assert "nothing about CUDA" in page
     assert f"0 refuted, 2 proven, {len(CLAIMS) - 2} not measurable." in page
     assert "| nccl | " in page
 
@@ -47,6 +47,6 @@ def test_a_rehearsal_writes_a_page_and_a_json(
 def test_without_a_gpu_it_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--output", str(tmp_path / "none")]) == 3
     said = capsys.readouterr().err
-    assert said.startswith("nothing to measure on: torch ")
+    assert said.startswith("nothing to measure on")
     assert "--rehearse" in said
     assert not (tmp_path / "none").exists()

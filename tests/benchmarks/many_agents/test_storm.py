@@ -117,7 +117,7 @@ def test_a_daemon_with_its_agents_is_seen_from_outside(folder: Path) -> None:
         assert scrape.bytes > 1000
         assert 0.0 <= scrape.tick_age_seconds < 5.0 * crowding()
         assert all(daemon.ask(path) > 0 for path in ASKED)
-        with pytest.raises(RuntimeError, match="/api/nowhere was answered with 404"):
+        with pytest.raises(RuntimeError, match=r"/api/nowhere .*404"):
             daemon.ask("/api/nowhere")
         assert daemon.api_bytes() > 2**20
         flip = Flip(at=daemon.configure(ENABLE_FP16_TRAINING="false"), to="fp32")

@@ -58,7 +58,7 @@ def test_fp16_is_trained_only_where_bf16_loses_beyond_chance(
     assert worse["at the end"].startswith("0.650 [")
     assert (worse["after warm-up"], worse["rounds"]) == ("0.250 [0.250, 0.250]", "200")
     assert [row["k3"] for row in rows] == ["", "2.0e-04", "", "2.0e-04", "2.0e-04"]
-    assert "rate-2-bf16-2: 0.250 after 30 rounds of warm-up, 0.710" in capsys.readouterr().out
+    assert "rate-2-bf16-2: 0.250 after 30 rounds" in capsys.readouterr().out
 
 
 def test_each_condition_raises_something() -> None:

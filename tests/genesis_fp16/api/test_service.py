@@ -168,7 +168,7 @@ def test_what_is_unknown_is_a_problem_with_a_remedy(api) -> None:
     answer = api.ask("GET", "/api/agents/se-darwim")
     assert answer.status == 404
     assert answer.headers["content-type"] == "application/problem+json"
-    assert "did you mean se-darwin?" in answer.json()["detail"]
+    assert "mean se-darwin?" in answer.json()["detail"]
     assert api.ask("GET", "/api/runs/20260101T000000-00000000").status == 404
     assert api.ask("GET", "/api/runs/se-darwin%2399999").status == 404
     assert api.ask("GET", "/api/agents/UPPER").status == 422

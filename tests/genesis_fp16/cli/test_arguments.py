@@ -18,9 +18,8 @@ def test_text_in_any_script_is_accepted() -> None:
 
 @pytest.mark.parametrize("word", [b"a\xff\x1b[2J", b"\xff" * 500])
 def test_what_is_not_utf8_is_named_and_bounded(word: bytes) -> None:
-    with pytest.raises(NotUtf8Error) as caught:
+    with pytest.raises(NotUtf8Error, match="argument 2") as caught:
         check_utf8(["run", os.fsdecode(word)])
-    assert "argument 2 is not UTF-8" in str(caught.value)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 200
 

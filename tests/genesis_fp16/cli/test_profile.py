@@ -48,7 +48,7 @@ def test_what_was_measured_and_what_was_computed_from_it(
     assert rows["publish"][-4:] == ["300", "MiB", "2", "MiB"]
     assert rows["fp32"] == ["1.00", "ms", "0%", "40%"]
     assert any(line.startswith("x" * 41 + "...") for line in lines)
-    assert any("an unknown number of steps" in line for line in lines)
+    assert any("unknown number" in line for line in lines)
     assert [line for line in lines if len(line) > 80] == []
 
 

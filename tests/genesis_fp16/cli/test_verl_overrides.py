@@ -80,10 +80,8 @@ def test_every_setting_is_one_that_was_read_and_names_its_source() -> None:
 
 def test_flowrl_in_fp16() -> None:
     lines = ask("flowrl_fp16")
-    assert lines[0] == (
-        "# flowrl_fp16 (verl_FlowRL, branch dev-fp16) for verl v0.7.0 (volcengine/verl f9c855f7), "
-        "FSDP"
-    )
+    assert lines[0].startswith("# flowrl_fp16 ")
+    assert lines[0].endswith(" verl v0.7.0 (volcengine/verl f9c855f7), FSDP")
     assert [line for line in lines if not line.startswith("#")] == [
         "actor_rollout_ref.actor.fsdp_config.model_dtype=float32",
         "actor_rollout_ref.actor.fsdp_config.dtype=float16",
@@ -96,8 +94,8 @@ def test_flowrl_in_fp16() -> None:
         "actor_rollout_ref.rollout.calculate_log_probs=True",
     ]
     comments = "\n".join(line for line in lines if line.startswith("#"))
-    assert "# value fp32/fp32/fp32, not expressed: autocast to bfloat16 is hard-coded" in comments
-    assert "# loss scale: verl creates ShardedGradScaler(growth_interval=400)" in comments
+    assert "# value fp32/fp32/fp32, not expressed" in comments
+    assert "ShardedGradScaler(growth_interval=400)" in comments
 
 
 def test_flowrls_own_branch_has_other_names() -> None:
@@ -150,9 +148,9 @@ def test_verls_own_configuration_refuses_an_unknown_override(compose: Compose) -
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["flowrl"], "unknown preset 'flowrl': did you mean flowrl_"),
-        (["x"], "the presets are flowrl_fp16, flowrl_bf16"),
-        (["flowrl_fp16", "--verl", "v9"], "one of v0.7.0, v0.6.1, flowrl-dev-fp16, got 'v9'"),
+        (["flowrl"], "'flowrl': did you mean flowrl_"),
+        (["x"], "flowrl_fp16, flowrl_bf16"),
+        (["flowrl_fp16", "--verl", "v9"], "v0.7.0, v0.6.1, flowrl-dev-fp16, got 'v9'"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_known_ones(arguments: list, problem: str) -> None:

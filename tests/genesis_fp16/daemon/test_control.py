@@ -115,7 +115,7 @@ def test_a_home_without_sockets_costs_the_socket_alone(home_settings: Settings) 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::"])
 def test_tcp_without_a_token_is_refused(home_settings: Settings, host: str) -> None:
     settings = home_settings.model_copy(update={"api_host": host, "api_port": 0})
-    with pytest.raises(TokenError, match=r"without a token: set GENESIS_API_TOKEN or") as refused:
+    with pytest.raises(TokenError, match="GENESIS_API_TOKEN") as refused:
         ControlApi(settings)
     assert refused.value.exit_code == os.EX_CONFIG
 
@@ -123,7 +123,7 @@ def test_tcp_without_a_token_is_refused(home_settings: Settings, host: str) -> N
 def test_an_address_in_use_is_refused(home_settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         changes = {"api_port": taken.getsockname()[1], "api_token": TOKEN}
-        with pytest.raises(ControlListenError, match="GENESIS_API_PORT to a free address"):
+        with pytest.raises(ControlListenError, match="GENESIS_API_PORT"):
             ControlApi(home_settings.model_copy(update=changes))
 
 

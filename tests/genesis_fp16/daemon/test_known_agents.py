@@ -86,13 +86,13 @@ def test_a_command_shows_what_the_daemon_has_found(
     assert (tmp_path / "imports").read_text() == "x", "the command has probed nothing"
     with pytest.raises(AgentNotReadyError, match=r"'broken' is quarantined: .*worn out"):
         run_once(settings, "broken")
-    with pytest.raises(UnknownAgentError, match="no agent 'nosuch' is installed"):
+    with pytest.raises(UnknownAgentError, match="'nosuch'"):
         run_once(settings, "nosuch")
 
     (tmp_path / "site" / "broken_plugin.py").write_text(any_agent("broken"))
     [pending] = known_agents(settings, only="broken")
     assert pending.state == "pending"
-    assert "the daemon has not yet probed it" in pending.reason
+    assert "not yet probed" in pending.reason
     shutil.rmtree(tmp_path / "site" / "good_plugin-1.5.dist-info")
     rescan(settings, pytest.fail)
     until(lambda: [agent.state for agent in known_agents(settings)] == ["ready", *["disabled"] * 4])
@@ -116,7 +116,7 @@ def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
     until(lambda: known_agents(settings, only="good")[0].state == "ready")
     answer = CliRunner().invoke(app, ["agents", "--rescan", "--json"])
     assert answer.exit_code == os.EX_TEMPFAIL
-    assert "the daemon is still probing agents" in answer.stderr
+    assert "still probing" in answer.stderr
     agents = {agent["name"]: agent for agent in json.loads(answer.stdout)}
     assert agents["good"]["state"] == "ready"
     assert agents["hangs"]["state"] == "pending"
@@ -129,7 +129,7 @@ def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
 
     mender = threading.Thread(target=mend_after_the_run_waits)
     mender.start()
-    with pytest.raises(AgentNotReadyError, match=r"worn out as well.*waits in the queue") as caught:
+    with pytest.raises(AgentNotReadyError, match=r"worn out as well.*queue") as caught:
         run_once(settings, "hangs")
     mender.join(timeout=300)
     assert caught.value.exit_code == os.EX_CONFIG
@@ -143,7 +143,7 @@ def test_a_daemon_elsewhere_must_be_asked_there(settings: Settings) -> None:
     with DaemonLock(settings) as lock:
         lock.write_status(settings, scanned_at=1.0)
         status.write_text(status.read_text().replace('"host":"', '"host":"elsewhere-'))
-        with pytest.raises(RescanError, match=r"runs elsewhere .*send it SIGHUP there"):
+        with pytest.raises(RescanError, match=r"elsewhere .*SIGHUP"):
             rescan(settings, pytest.fail)
 
 

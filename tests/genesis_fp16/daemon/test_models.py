@@ -49,11 +49,11 @@ def test_a_rollback_goes_to_what_was_in_use_before_and_is_audited(
     assert roll_back() == "r2"
     assert roll_back() == "r1"
     assert (agent / "published" / "model.bin").read_text() == "model 1"
-    with pytest.raises(ModelVersionError, match=r"not known for a: name one with --to: r3, r2"):
+    with pytest.raises(ModelVersionError, match="--to: r3, r2"):
         roll_back()
-    with pytest.raises(ModelVersionError, match="r1 of a is in use already"):
+    with pytest.raises(ModelVersionError, match="r1 of a is in use"):
         roll_back("r1")
-    with pytest.raises(ModelVersionError, match="no version 'r9'; kept: r1, r2, r3"):
+    with pytest.raises(ModelVersionError, match="'r9'; kept: r1, r2, r3"):
         roll_back("r9")
     assert roll_back("r3") == "r3"
     kept = models.list_models(home_settings, "a")
@@ -80,7 +80,7 @@ def test_a_run_that_publishes_comes_first(
     home_settings: Settings, store: Store, agent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "WAIT_SECONDS", 0.05)
-    busy = pytest.raises(ModelVersionError, match="is publishing a model now")
+    busy = pytest.raises(ModelVersionError, match="is publishing")
     with publishing(agent, wait_seconds=0.0), busy:
         models.roll_back(home_settings, store, "a", "r1", actor="ann", reason="odd")
     versions = models.list_models(home_settings, "a").versions

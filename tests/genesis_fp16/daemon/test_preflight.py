@@ -77,8 +77,7 @@ def test_an_agent_without_its_extra_is_not_measured_and_the_command_is_named(
     with (info / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: no-such-thing ; extra == 'more'\n")
     with pytest.raises(
-        AgentTaskError,
-        match=r"line was not measured: it needs no-such-thing, .*: pip install 'line-plugin\[more",
+        AgentTaskError, match=r"line .*no-such-thing.*pip install 'line-plugin\[more"
     ) as caught:
         run_preflight(load_settings(), "line")
     assert caught.value.exit_code == os.EX_CONFIG
@@ -106,7 +105,7 @@ def test_doctor_recommends_what_was_measured(
     settings = load_settings()
     (finding,) = check_preflight(settings, ["line", "other"])
     assert finding.verdict == "ok"
-    assert f"line measured best in {report.verdict} on {report.device_name}" in finding.found
+    assert f"best in {report.verdict} on {report.device_name}" in finding.found
     assert f"GENESIS_AGENTS__LINE__PRECISION=auto, or {report.verdict}" in finding.remedy
     for wish in ("auto", report.verdict):
         agents = {"line": AgentSettings(precision=wish)}
@@ -117,7 +116,7 @@ def test_doctor_recommends_what_was_measured(
 
 
 def test_unknown_agent() -> None:
-    with pytest.raises(UnknownAgentError, match="no agent 'nobody' is installed; there are"):
+    with pytest.raises(UnknownAgentError, match="'nobody'"):
         run_preflight(load_settings(), "nobody")
     assert not Path(".genesis").exists()
 
@@ -126,7 +125,7 @@ def test_a_failure_is_reported_with_its_cause_and_keeps_its_log(
     install_line: Callable[..., None], folder: Path
 ) -> None:
     install_line(later="raise RuntimeError('the simulator is gone')")
-    with pytest.raises(AgentTaskError, match="failed while collecting: RuntimeError: the sim") as e:
+    with pytest.raises(AgentTaskError, match="collecting: RuntimeError: the sim") as e:
         run_preflight(load_settings(), "line")
     assert e.value.exit_code == 1
     (kept,) = (folder / ".genesis" / "preflights").iterdir()
@@ -136,14 +135,14 @@ def test_a_failure_is_reported_with_its_cause_and_keeps_its_log(
 
 def test_too_little_data_is_reported(install_line: Callable[..., None]) -> None:
     install_line(needed=100)
-    with pytest.raises(AgentTaskError, match="6 transitions recorded, 100 needed"):
+    with pytest.raises(AgentTaskError, match=r"6 transitions .*100"):
         run_preflight(load_settings(), "line")
 
 
 def test_a_worker_that_takes_too_long_is_ended(install_line: Callable[..., None]) -> None:
     install_line(later="time.sleep(600)")
     settings = load_settings().model_copy(update={"run_timeout_seconds": 2.0})
-    with pytest.raises(AgentTaskError, match="not measured within 2 s: raise GENESIS_RUN_TIMEOUT"):
+    with pytest.raises(AgentTaskError, match=r"2 s: .*GENESIS_RUN_TIMEOUT"):
         run_preflight(settings, "line")
 
 

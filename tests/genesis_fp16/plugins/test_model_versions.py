@@ -173,7 +173,7 @@ def test_a_damaged_version_is_refused_before_anything_changes(agent: Path) -> No
         (agent / "versions/r2/version.json").write_text(facts)
         with pytest.raises(ModelVersionError, match=r"r2 of a is damaged.*version\.json"):
             put_back(agent, "r2")
-    with pytest.raises(ModelVersionError, match=r"has no version '\.\./r1'; kept: r1, r2, r3"):
+    with pytest.raises(ModelVersionError, match=r"'\.\./r1'; kept: r1, r2, r3"):
         put_back(agent, "../r1")
     assert load(agent) == before
     assert in_use(agent) == "r3"
@@ -185,7 +185,7 @@ def test_a_version_that_names_files_elsewhere_is_damaged(agent: Path) -> None:
     for name in ("../../secret", "/etc/hostname", "a//b", "a\0b"):
         facts["files"] = {name: {"size": 1, "sha256": "0"}}
         path.write_text(json.dumps(facts))
-        with pytest.raises(ModelVersionError, match="not a path below published/"):
+        with pytest.raises(ModelVersionError, match="below published/"):
             put_back(agent, "r1")
 
 
@@ -229,7 +229,7 @@ def test_a_model_of_an_older_release_is_kept_before_it_is_replaced(tmp_path: Pat
 
 
 def test_one_at_a_time_publishes_or_puts_back(agent: Path) -> None:
-    busy = pytest.raises(ModelVersionError, match="is publishing a model now")
+    busy = pytest.raises(ModelVersionError, match="is publishing")
     with publishing(agent, wait_seconds=0.0), busy, publishing(agent, wait_seconds=0.0):
         pass
     with publishing(agent, wait_seconds=0.0):

@@ -100,7 +100,7 @@ def test_definitions_are_watched(tmp_path: Path) -> None:
     scan = scan_installed(tmp_path)
     assert Scan.model_validate_json(scan.model_dump_json()) == scan
     wrong, agent = [agent for agent in scan.agents if agent.point.definition]
-    assert "is not a valid agent name" in wrong.problem
+    assert "valid agent name" in wrong.problem
     assert (agent.point.name, agent.loose, agent.problem) == ("seo", False, "")
     assert scan.environment == before.environment
     watched = [mark for mark in scan.folders if mark[0] == str(path)]

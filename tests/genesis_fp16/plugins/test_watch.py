@@ -96,7 +96,7 @@ def test_agents_are_installed_upgraded_mended_and_removed(
 
     shutil.rmtree(upgraded)
     missing = watched.wait_for("good", "pending", "2.0")
-    assert "its distribution is missing" in missing.reason
+    assert "distribution is missing" in missing.reason
     assert watched.watch.absent("good") == ""
     watched.ahead += REMOVAL_GRACE_SECONDS
     watched.wait_for("good", "removed", "2.0")
@@ -124,7 +124,7 @@ def test_definitions_are_found_mended_and_removed(start) -> None:
     assert watched.latest("seo").schedule.every_seconds == 9 * 3600.0
     path.unlink()
     watched.until(lambda: is_in("pending"), "the removal")
-    assert "its file is missing" in watched.latest("seo").reason
+    assert "file is missing" in watched.latest("seo").reason
     watched.ahead += REMOVAL_GRACE_SECONDS
     watched.until(lambda: is_in("removed"), "the end of the grace")
 
@@ -164,7 +164,7 @@ def test_what_a_probe_found_is_remembered_until_something_changes(
     finally:
         fourth.close()
     results = read_results(third.settings.home)
-    assert "takes no settings of its own" in results["good"].plugin.reason
+    assert "takes no settings" in results["good"].plugin.reason
 
 
 def test_settings_of_an_agent_that_is_not_ready_take_effect_at_once(
@@ -199,7 +199,7 @@ def test_a_probe_that_hung_is_tried_again(start, install_plugin, any_agent, tmp_
     seconds = round(2 * crowding())  # in which it has begun to hang
     watched = start(probe_timeout_seconds=seconds)
     reason = watched.wait_for("slow", "quarantined").reason
-    assert f"did not load within {seconds} s, it hung at slow_plugin.py:3 in <module>" in reason
+    assert f"{seconds} s, it hung at slow_plugin.py:3" in reason
     stuck.unlink()
     watched.ahead += 0.9 * RETRY_SECONDS
     assert watched.latest("slow").state == "quarantined"

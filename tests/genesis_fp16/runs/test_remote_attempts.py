@@ -201,7 +201,7 @@ def test_a_daemon_with_another_home_ends_the_job_before_it_starts_over(
     with daemons.cluster.unreachable():
         daemons.begin(daemons.cluster.executor(daemons.worker), home=tmp_path / "other")
         daemons.until(lambda: "is down" in (daemons.attempts()[0].waiting or ""), "to wait")
-        assert f"{attempt.job} of another home is gone" in str(daemons.attempts()[0].waiting)
+        assert f"{attempt.job} of another home" in str(daemons.attempts()[0].waiting)
         daemons.jumped += 5000.0  # beyond the deadlines of the stop and of the run
         with capture_logs() as logs:
             daemons.dispatcher.tick(daemons.now)
@@ -256,4 +256,4 @@ def test_a_job_that_vanishes_is_a_failure_with_its_name(daemons: Daemons) -> Non
     daemons.cluster.delete(attempt.job)
     daemons.until(lambda: daemons.run().finished, "to end")
     assert daemons.run().state is RunState.FAILED
-    assert f"the job {attempt.job} is gone without a result" in str(daemons.run().error)
+    assert f"{attempt.job} is gone without" in str(daemons.run().error)

@@ -23,7 +23,7 @@ def test_wrong(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [("[]", "not a JSON object"), ('{"containers": []}', "cannot be changed")]
+    ("value", "said"), [("[]", "JSON object"), ('{"containers": []}', "cannot be changed")]
 )
 def test_a_pod_that_cannot_be_merged(value: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=said):

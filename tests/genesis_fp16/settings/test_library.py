@@ -39,7 +39,7 @@ def test_file_and_environment_decide_as_in_the_daemon(
     ("file", "named"),
     [
         ("ENABLE_FP16_TRAINING=perhaps", "ENABLE_FP16_TRAINING=perhaps"),
-        ("ENABLE_FP16_TRANING=false", "did you mean ENABLE_FP16_TRAINING"),
+        ("ENABLE_FP16_TRANING=false", "mean ENABLE_FP16_TRAINING"),
         ("GENESIS_PRECISION=fp8", "GENESIS_PRECISION=fp8"),
     ],
 )
@@ -50,13 +50,13 @@ def test_what_cannot_be_read_is_refused(env_file: Path, file: str, named: str) -
 
 
 def test_a_named_file_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="the file does not exist"):
+    with pytest.raises(SettingsError, match="does not exist"):
         library_precision(environ={"GENESIS_ENV_FILE": str(tmp_path / "gone.env")})
 
 
 @pytest.mark.parametrize("kind", [Path, str])
 def test_a_file_given_by_name_must_exist(tmp_path: Path, kind: type) -> None:
-    with pytest.raises(SettingsError, match=r"gone.env: the file does not exist"):
+    with pytest.raises(SettingsError, match=r"gone.env: .*not exist"):
         library_precision(kind(tmp_path / "gone.env"), {})
 
 

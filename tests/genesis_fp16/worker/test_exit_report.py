@@ -19,7 +19,7 @@ def spec(tmp_path: Path) -> Any:
 
 def test_a_failure_names_agent_activity_cause_and_log(spec: Any) -> None:
     text = describe_failure(ValueError("odd"), spec, "collecting")
-    assert "line failed while collecting" in text
+    assert "failed while collecting" in text
     assert "ValueError: odd" in text
     assert text.endswith(str(spec.attempt_folder / "worker.log"))
 
@@ -28,7 +28,7 @@ def test_a_full_disk_behind_another_error_is_named(spec: Any) -> None:
     wrapped = RuntimeError("the buffer cannot be written")
     wrapped.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     text = describe_failure(wrapped, spec, "collecting")
-    assert "the disk is full" in text
+    assert "disk is full" in text
     assert "MiB free" in text
 
 

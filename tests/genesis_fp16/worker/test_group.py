@@ -116,7 +116,7 @@ def test_the_error_of_the_failed_rank_is_reported(start: Start, tmp_path: Path) 
     broken = start(1, processes_per_run=2, settings={"fails_on_rank": 1})
     wrong = start(2, processes_per_run=2, device="cuda:99", run_folder=tmp_path / "2")
     assert broken.end() == 1
-    assert "RuntimeError: this rank cannot" in broken.finished.error
+    assert "this rank cannot" in broken.finished.error
     assert wrong.end() == 78
     assert "device 'cuda:99'" in wrong.finished.error
 

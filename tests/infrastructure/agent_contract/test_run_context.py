@@ -71,7 +71,7 @@ def test_only_what_the_job_needs_is_copied(context: RunContext) -> None:
 
 def test_what_a_run_began_with_is_never_replaced_by_something_else(context: RunContext) -> None:
     in_use = context.agent_folder / "published"
-    with pytest.raises(RuntimeError, match="cannot repeat an earlier one"):
+    with pytest.raises(RuntimeError, match="cannot repeat"):
         replace(context, repeats=context.run_folder.with_name("gone")).at_start(in_use)
     with pytest.raises(ValueError, match="subpath"):
         context.at_start(context.run_folder)

@@ -17,9 +17,7 @@ def test_better_depends_on_the_direction_and_nan_beats_nothing():
     assert evaluation(1.0).better_than(evaluation(math.nan))
     assert evaluation(1.0).better_than(None)
     assert not evaluation(math.nan).better_than(None)
-    with pytest.raises(
-        ValueError, match=r"'m' as its primary metric, but its metrics are \[\]: add it"
-    ):
+    with pytest.raises(ValueError, match=r"'m' .* \[\]"):
         Evaluation(metrics={}, primary="m", higher_is_better=True)
 
 

@@ -284,7 +284,7 @@ def link_to_a_file(path: Path) -> None:
 def test_only_a_regular_file_is_read(tmp_path: Path, make: Callable[[Path], None]):
     path = tmp_path / "events.ndjson"
     make(path)
-    with pytest.raises(NotAnEventFileError, match=r"not a regular file; .* must not be replaced"):
+    with pytest.raises(NotAnEventFileError, match="regular file"):
         list(EventTail(path).read())
     with pytest.raises(NotAnEventFileError):
         list(read_events(path))

@@ -103,7 +103,7 @@ def test_one_warning_where_trainer_and_rollout_round_differently():
 
 def test_a_trained_role_stored_in_half_needs_pure():
     pure = {Role.POLICY: RolePrecision("fp16", "fp16", "fp32")}
-    with pytest.raises(RolePrecisionError, match=r"mine: role policy is trained but .* pure=True"):
+    with pytest.raises(RolePrecisionError, match=r"mine: role policy .*pure=True"):
         RolePrecisions(name="mine", roles=pure)
     assert RolePrecisions(name="mine", roles=pure, pure=True)[Role.POLICY].store == "fp16"
     with pytest.raises(RolePrecisionError, match="role policy"):
@@ -111,12 +111,12 @@ def test_a_trained_role_stored_in_half_needs_pure():
 
 
 def test_results_in_half_need_pure():
-    with pytest.raises(RolePrecisionError, match="role reward returns bf16"):
+    with pytest.raises(RolePrecisionError, match="reward returns bf16"):
         RolePrecisions(name="m", roles={Role.REWARD: RolePrecision("bf16", "bf16", "bf16")})
 
 
 def test_two_half_types_in_one_role_are_refused():
-    with pytest.raises(RolePrecisionError, match="store weights in fp16 and compute in bf16"):
+    with pytest.raises(RolePrecisionError, match="fp16 and compute in bf16"):
         RolePrecision("fp16", "bf16", "fp32")
 
 
@@ -143,20 +143,20 @@ def test_other_text_is_refused_with_the_form_to_write(text):
     assume(text.count("/") != 2)
     with pytest.raises(RolePrecisionError, match="such as fp32/fp16/fp32"):
         RolePrecision.parse(text)
-    with pytest.raises(RolePrecisionError, match=r"out must be one of fp32, fp16, bf16, got 'fp8'"):
+    with pytest.raises(RolePrecisionError, match=r"out must .*'fp8'"):
         RolePrecision.parse("fp32/fp16/fp8")
 
 
 def test_an_unknown_preset_names_the_known_ones():
-    with pytest.raises(UnknownPresetError, match=r"did you mean flowrl_fp16\? the presets are "):
+    with pytest.raises(UnknownPresetError, match=r"mean flowrl_fp16\?"):
         find_preset("flowrl-fp16")
-    with pytest.raises(UnknownPresetError, match="unknown preset 'x': the presets are flowrl_fp16"):
+    with pytest.raises(UnknownPresetError, match=r"'x': .*flowrl_fp16"):
         find_preset("x")
 
 
 def test_pure_presets_are_refused_outside_the_lab():
     assert usable_preset("flowrl_fp16") is PRESETS["flowrl_fp16"]
-    with pytest.raises(PurePresetError, match=r"'bf16_pure' is for measurements only.*flowrl_fp16"):
+    with pytest.raises(PurePresetError, match=r"'bf16_pure' .*flowrl_fp16"):
         usable_preset("bf16_pure")
 
 

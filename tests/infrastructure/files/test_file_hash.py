@@ -26,7 +26,7 @@ def test_a_file_and_its_content_have_one_hash(
 
 def test_a_pipe_and_a_damaged_record_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="is not a regular file"):
+    with pytest.raises(OSError, match="regular file"):
         hash_file(tmp_path / "pipe")
     with pytest.raises(ValidationError, match="sha256"):
         FileHash(bytes=1, sha256="short")

@@ -86,9 +86,9 @@ def test_constants_that_json_lacks_are_read_where_allowed(tmp_path: Path) -> Non
 def test_neither_a_huge_file_nor_a_pipe_is_read(tmp_path: Path) -> None:
     path = tmp_path / "facts.json"
     write_model(path, Facts(size=3))
-    with pytest.raises(OSError, match=r"is larger than 4 bytes.*facts\.json"):
+    with pytest.raises(OSError, match=r"4 bytes.*facts\.json"):
         read_model(path, Facts, limit=4)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(OSError, match="is not a regular file"):
+    with pytest.raises(OSError, match="regular file"):
         read_json(path, limit=64)

@@ -53,5 +53,5 @@ def test_module_names_are_separated_by_commas(text: str, valid: bool) -> None:
     if valid:
         assert adapter.validate_python(text) == text
     else:
-        with pytest.raises(ValidationError, match=r"not a module name or pattern, such as"):
+        with pytest.raises(ValidationError, match="module name or pattern"):
             adapter.validate_python(text)

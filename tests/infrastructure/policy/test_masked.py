@@ -22,15 +22,13 @@ def test_other_precisions_are_refused_with_the_remedy(dtype):
 
 @pytest.mark.parametrize("shape", [(2, 4), (3, 3), (2,), (2, 3, 1)])
 def test_a_wrong_shape_is_named(shape):
-    with pytest.raises(
-        TokenValueError, match=r"values_BS has the shape .* the mask needs \(2, 3\)"
-    ):
+    with pytest.raises(TokenValueError, match=r"values_BS .*\(2, 3\)"):
         check_token_values(MASK_BS, values_BS=torch.zeros(shape))
 
 
 @pytest.mark.parametrize("mask", [MASK_BS.float(), MASK_BS[0]])
 def test_a_mask_is_bool_with_two_dimensions(mask):
-    with pytest.raises(TokenValueError, match=r"pass bool of shape \[sequences, tokens\]"):
+    with pytest.raises(TokenValueError, match="pass bool"):
         check_token_values(mask)
 
 

@@ -14,8 +14,5 @@ def test_where_transformers_is_missing_the_error_names_the_command(
         if name.startswith(("infrastructure.policy.models", "infrastructure.policy.rollout")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(
-        ModuleNotFoundError,
-        match=r"^transformers is not installed: pip install 'genesis-fp16\[policy\]'$",
-    ):
+    with pytest.raises(ModuleNotFoundError, match=r"^transformers .*genesis-fp16\[policy\]"):
         import_module(f"infrastructure.policy.{module}")

@@ -69,30 +69,24 @@ def test_dropout_is_off_in_training_too() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            T5Config(d_model=8, num_layers=1),
-            r"no causal language model for this T5Config: .*AutoModelForCausalLM\.\)$",
-        ),
-        (
-            SimpleNamespace(),
-            "no causal language model for this SimpleNamespace: use a consistent configuration",
-        ),
+        (T5Config(d_model=8, num_layers=1), r"T5Config: .*AutoModelForCausalLM\.\)$"),
+        (SimpleNamespace(), "SimpleNamespace: use"),
         (BertConfig(**SIZES, vocab_size=9), "BertLMHeadModel is not causal: .* is_decoder=True"),
         (
             RobertaConfig(**SIZES, vocab_size=9, is_decoder=True),
-            "RobertaForCausalLM does not count the positions of tokens from 0",
+            "RobertaForCausalLM .* from 0",
         ),
         (
             OpenAIGPTConfig(n_embd=8, n_layer=1, n_head=2, vocab_size=9),
-            "OpenAIGPTLMHeadModel cannot compute .* continue them with a DynamicCache",
+            "OpenAIGPTLMHeadModel .* DynamicCache",
         ),
         (
             GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9, n_positions=2),
-            "GPT2LMHeadModel has a context of 2 tokens",
+            "GPT2LMHeadModel .* 2 tokens",
         ),
         (
             BloomConfig(hidden_size=8, n_layer=1, n_head=2, vocab_size=9),
-            "BloomForCausalLM does not take the positions of tokens",
+            "BloomForCausalLM .* positions",
         ),
     ],
 )
@@ -102,7 +96,7 @@ def test_models_that_cannot_be_policies_are_refused(config: Any, message: str) -
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(PolicyModelError, match="4 attention heads do not divide the width 66"):
+    with pytest.raises(PolicyModelError, match=r"4 .* 66"):
         small_config(TOKENIZER, width=66, heads=4)
 
 
@@ -136,7 +130,7 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     tiny().save_pretrained(tmp_path)
     GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=15).save_pretrained(tmp_path)
 
-    with pytest.raises(PolicyModelError, match="its weights are not those of GPT2LMHeadModel"):
+    with pytest.raises(PolicyModelError, match="GPT2LMHeadModel"):
         load_policy(tmp_path)
 
 
@@ -144,7 +138,7 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
     tiny(width=16).save_pretrained(tmp_path)
     small_config(TOKENIZER, width=8, layers=1, heads=2).save_pretrained(tmp_path)
 
-    with pytest.raises(PolicyModelError, match=r"have another shape \(such as .*lm_head"):
+    with pytest.raises(PolicyModelError, match=r"shape .*lm_head"):
         load_policy(tmp_path)
 
 
@@ -153,7 +147,7 @@ def test_weights_that_lack_a_layer_are_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
 
-    with pytest.raises(PolicyModelError, match=r"are missing \(such as model\.layers\.1"):
+    with pytest.raises(PolicyModelError, match=r"missing .*model\.layers\.1"):
         load_policy(tmp_path)
 
 
@@ -171,7 +165,7 @@ def test_damaged_files_are_refused(tmp_path: Path, name: str, content: str) -> N
     tiny().save_pretrained(tmp_path)
     (tmp_path / name).write_text(content)
 
-    with pytest.raises(PolicyModelError, match="transformers cannot load this model"):
+    with pytest.raises(PolicyModelError, match="load this model"):
         load_policy(tmp_path)
 
 
@@ -191,7 +185,7 @@ def test_a_pickle_of_more_than_tensors_is_refused_without_unsafe_advice(tmp_path
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     assert torch.equal(load_policy(tmp_path).lm_head.weight, model.lm_head.weight)
-    with pytest.raises(PolicyModelError, match=r"no file named model\.safetensors"):
+    with pytest.raises(PolicyModelError, match=r"model\.safetensors"):
         load_policy(tmp_path, pickles=False)
 
     marker = tmp_path / "it-ran"
@@ -212,9 +206,9 @@ def test_code_in_a_folder_is_neither_run_nor_asked_for(
     (tmp_path / "config.json").write_text(json.dumps(foreign))
     monkeypatch.setattr("builtins.input", lambda _: "y")
 
-    with pytest.raises(PolicyModelError, match="cannot load this model"):
+    with pytest.raises(PolicyModelError, match="load this model"):
         load_policy(tmp_path)
-    with pytest.raises(PolicyModelError, match="cannot load a tokenizer"):
+    with pytest.raises(PolicyModelError, match="a tokenizer"):
         load_tokenizer(tmp_path)
     assert not marker.exists()
 
@@ -225,19 +219,19 @@ def test_quantized_weights_are_refused(tmp_path: Path) -> None:
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     (tmp_path / "config.json").write_text(json.dumps(config))
 
-    with pytest.raises(PolicyModelError, match=r"are quantized .* float weights"):
+    with pytest.raises(PolicyModelError, match="quantized"):
         load_policy(tmp_path)
 
 
 def test_folders_and_files_that_do_not_exist_are_named(tmp_path: Path) -> None:
-    with pytest.raises(PolicyModelError, match="is not a folder on this machine"):
+    with pytest.raises(PolicyModelError, match="not a folder"):
         load_policy(tmp_path / "nowhere")
     (tmp_path / "other.gguf").touch()
-    with pytest.raises(PolicyModelError, match=r"no file 'a\.gguf'; .* \['other\.gguf'\]"):
+    with pytest.raises(PolicyModelError, match=r"'a\.gguf'.*'other\.gguf'"):
         load_policy(tmp_path, gguf_file="a.gguf")
-    with pytest.raises(PolicyModelError, match="cannot load this model"):
+    with pytest.raises(PolicyModelError, match="load this model"):
         load_policy(tmp_path)
-    with pytest.raises(PolicyModelError, match="cannot load a tokenizer"):
+    with pytest.raises(PolicyModelError, match="a tokenizer"):
         load_tokenizer(tmp_path)
 
 
@@ -258,13 +252,10 @@ class Tokens(SimpleNamespace):
 @pytest.mark.parametrize(
     ("tokenizer", "message"),
     [
-        (Tokens(size=16, pad_token_id=0, eos_token_id=1), "16 ids but the model predicts 15"),
-        (Tokens(size=15, pad_token_id=None, eos_token_id=1), "no padding token: set"),
-        (
-            Tokens(size=15, pad_token_id=15, eos_token_id=1),
-            "has the id 15, but the model predicts 15",
-        ),
-        (Tokens(size=15, pad_token_id=0, eos_token_id=None), "no completion would ever end"),
+        (Tokens(size=16, pad_token_id=0, eos_token_id=1), "16 ids .* 15"),
+        (Tokens(size=15, pad_token_id=None, eos_token_id=1), "no padding token"),
+        (Tokens(size=15, pad_token_id=15, eos_token_id=1), "the id 15, .* 15"),
+        (Tokens(size=15, pad_token_id=0, eos_token_id=None), "no completion"),
     ],
 )
 def test_a_tokenizer_that_does_not_serve_the_model_is_refused(tokenizer: Any, message: str) -> None:
@@ -279,10 +270,10 @@ def test_a_model_with_far_more_ids_than_its_tokenizer_is_refused() -> None:
     config = small_config(TOKENIZER, width=8, layers=1, heads=2)
     config.vocab_size = 5000
 
-    with pytest.raises(PolicyModelError, match="do not belong together"):
+    with pytest.raises(PolicyModelError, match="do not belong"):
         special_tokens(build_policy(config, seed=0), TOKENIZER)
 
 
 def test_other_modules_are_no_policies() -> None:
-    with pytest.raises(PolicyModelError, match="Linear is not a model of transformers"):
+    with pytest.raises(PolicyModelError, match="Linear"):
         vocabulary_size(torch.nn.Linear(1, 1))

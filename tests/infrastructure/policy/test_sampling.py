@@ -84,13 +84,13 @@ def test_half_logits_are_shaped_in_float32() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"temperature": 0.0}, "greedy decoding use top_k=1"),
-        ({"temperature": 1e-40}, "temperature must be at least 0.01 and finite, got 1e-40"),
+        ({"temperature": 0.0}, "top_k=1"),
+        ({"temperature": 1e-40}, "temperature .* 0.01 .* got 1e-40"),
         ({"temperature": float("nan")}, "temperature"),
         ({"temperature": float("inf")}, "temperature"),
         ({"top_k": 0}, "top_k"),
-        ({"top_k": 2.5}, "top_k must be an integer from 1, or None for all, got 2.5"),
-        ({"top_k": True}, "top_k must be an integer from 1, or None for all, got True"),
+        ({"top_k": 2.5}, "top_k .* got 2.5"),
+        ({"top_k": True}, "top_k .* got True"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.5}, "top_p"),
     ],

@@ -85,14 +85,14 @@ def test_the_contract_of_shapes_is_checked_at_construction(name: str, tensor: to
 @pytest.mark.parametrize(
     ("name", "at", "value", "message"),
     [
-        ("attention_mask_BT", (0, 1), False, "row 0: the attended tokens have a gap"),
-        ("response_mask_BS", (0, 4), True, "row 0: response_mask_BS marks a token that is padding"),
-        ("response_mask_BS", (1, 1), True, "row 1: response_mask_BS marks .* no token before it"),
-        ("response_mask_BS", 1, False, "row 1: the completion is empty"),
-        ("log_probs_BS", (0, 3), float("nan"), "row 0: .* is not finite"),
-        ("log_probs_BS", (0, 3), float("-inf"), "row 0: .* is not finite"),
-        ("log_probs_BS", (1, 3), 0.5, "row 1: a recorded log-probability is above 0"),
-        ("log_probs_BS", (1, 0), -0.5, "row 1: .* outside of the completion is not 0"),
+        ("attention_mask_BT", (0, 1), False, "row 0: .* gap"),
+        ("response_mask_BS", (0, 4), True, "row 0: response_mask_BS .* padding"),
+        ("response_mask_BS", (1, 1), True, "row 1: response_mask_BS .* before"),
+        ("response_mask_BS", 1, False, "row 1: .* empty"),
+        ("log_probs_BS", (0, 3), float("nan"), "row 0: .* finite"),
+        ("log_probs_BS", (0, 3), float("-inf"), "row 0: .* finite"),
+        ("log_probs_BS", (1, 3), 0.5, "row 1: .* above 0"),
+        ("log_probs_BS", (1, 0), -0.5, "row 1: .* not 0"),
     ],
 )
 def test_values_that_cannot_be_are_named_by_row(
@@ -109,13 +109,13 @@ def test_values_that_cannot_be_are_named_by_row(
     ("prompts", "completions", "log_probs", "message"),
     [
         ([], [], None, "at least one"),
-        ([[1]], [], None, "1 prompts and 0 completions"),
-        ([[1], []], [[1], [2]], None, "row 1: the prompt is empty"),
-        ([[1], [1]], [[1], []], None, "row 1: the completion is empty"),
-        ([[1.5]], [[1]], None, "row 0: token ids must be integers, got torch.float32"),
-        ([[1]], [[2, 3.0]], None, "row 0: token ids must be integers"),
-        ([[1]], [[1, 2]], [[-1.0]], "row 0: the completion has 2 tokens"),
-        ([[1]], [[1, 2]], [], "row 0: the completion has 2 tokens"),
+        ([[1]], [], None, "1 prompts .* 0 comp"),
+        ([[1], []], [[1], [2]], None, "row 1: the prompt"),
+        ([[1], [1]], [[1], []], None, "row 1: the completion"),
+        ([[1.5]], [[1]], None, "row 0: .* got torch.float32"),
+        ([[1]], [[2, 3.0]], None, "row 0: .* integers"),
+        ([[1]], [[1, 2]], [[-1.0]], "row 0: .* 2 tokens"),
+        ([[1]], [[1, 2]], [], "row 0: .* 2 tokens"),
     ],
 )
 def test_sequences_that_make_no_batch_are_refused(

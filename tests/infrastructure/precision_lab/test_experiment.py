@@ -20,8 +20,8 @@ def test_gradients_are_found_by_the_name_of_their_parameter():
     ("value", "mask_BS", "message"),
     [
         (torch.ones(1, dtype=torch.bfloat16), MASK_BS, "values is torch.bfloat16 on cpu"),
-        (torch.ones(1, 2), None, r"the shape \(1, 2\): values of tokens need a mask"),
-        (torch.ones(1, 3), MASK_BS, r"the shape \(1, 3\): values of tokens need a mask"),
+        (torch.ones(1, 2), None, r"\(1, 2\): .*mask"),
+        (torch.ones(1, 3), MASK_BS, r"\(1, 3\): .*mask"),
     ],
 )
 def test_quantities_that_metrics_cannot_use_are_refused(value, mask_BS, message):

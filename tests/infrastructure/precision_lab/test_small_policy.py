@@ -33,12 +33,12 @@ def test_training_repeats_and_its_text_has_no_end() -> None:
         found_BS = token_log_probs(forward, batch, Sampling())
     assert batch.log_probs_BS is not None
     torch.testing.assert_close(found_BS, batch.log_probs_BS, atol=1e-4, rtol=1e-4)
-    with pytest.raises(ComparisonError, match="leaves no room after the longest prompt"):
+    with pytest.raises(ComparisonError, match="no room"):
         continuations(base.model, base.prompts, length=5, special=base.special, device=CPU, seed=0)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PolicyModelError, match="is not a folder on this machine"):
+    with pytest.raises(PolicyModelError, match="not a folder"):
         base_policy(str(tmp_path / "nowhere"), seed=0, prompts=1)
-    with pytest.raises(PolicyModelError, match=r"has no file 'model\.gguf'"):
+    with pytest.raises(PolicyModelError, match=r"'model\.gguf'"):
         base_policy(str(tmp_path / "model.gguf"), seed=0, prompts=1)

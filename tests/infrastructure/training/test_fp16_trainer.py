@@ -226,9 +226,9 @@ def test_no_state_is_loaded_inside_an_accumulation_window(make_trainer, batch, l
     state = trainer.state_dict()
     trainer.save_checkpoint(tmp_path / "a.pt")
     run(trainer, batch, loss_fn, 1)
-    with pytest.raises(RuntimeError, match="can be loaded only between optimizer steps"):
+    with pytest.raises(RuntimeError, match="between optimizer steps"):
         trainer.load_state_dict(state)
-    with pytest.raises(RuntimeError, match="can be loaded only between optimizer steps"):
+    with pytest.raises(RuntimeError, match="between optimizer steps"):
         trainer.load_checkpoint(tmp_path / "a.pt")
 
 
@@ -390,7 +390,7 @@ def test_a_wrong_loss_is_named(make_trainer, batch, loss, error, words):
 
 def test_an_optimizer_with_a_closure_is_refused():
     model = nn.Linear(2, 1)
-    with pytest.raises(ValueError, match=r"LBFGS .* by a closure.*: choose"):
+    with pytest.raises(ValueError, match=r"LBFGS .*closure"):
         FP16Trainer(model, torch.optim.LBFGS(model.parameters()))
 
 
@@ -433,7 +433,7 @@ def test_sparse_gradients_are_refused_by_name():
 @pytest.mark.parametrize("config", [{}, "fp16"])
 def test_a_configuration_of_another_class_is_refused(config):
     model = nn.Linear(2, 1)
-    with pytest.raises(TypeError, match="config must be an FP16TrainingConfig, got"):
+    with pytest.raises(TypeError, match=r"config must .*FP16TrainingConfig"):
         FP16Trainer(model, torch.optim.Adam(model.parameters()), config)
 
 
@@ -452,10 +452,10 @@ def test_adaptive_options_read_nothing_in_the_step(
 @pytest.mark.parametrize(
     ("wrong", "kind", "message"),
     [
-        (1.0, TypeError, "the loss must be a tensor, got float"),
-        (None, TypeError, "the loss must be a tensor, got NoneType"),
-        (torch.ones(()), ValueError, "does not depend on the parameters"),
-        (torch.ones(3, requires_grad=True), ValueError, r"must be a scalar, got shape \(3,\)"),
+        (1.0, TypeError, "tensor, got float"),
+        (None, TypeError, "tensor, got NoneType"),
+        (torch.ones(()), ValueError, "does not depend"),
+        (torch.ones(3, requires_grad=True), ValueError, r"scalar, got shape \(3,\)"),
     ],
 )
 def test_a_wrong_loss_is_named_by_step(make_trainer, precision, wrong, kind, message):
@@ -473,7 +473,7 @@ def test_a_second_step_with_the_same_loss_names_the_remedy(
     trainer = make_trainer(accumulate=accumulate)
     loss = trainer.training_step(batch, loss_fn)
     trainer.step(loss)
-    with pytest.raises(RuntimeError, match=r"the graph of this loss is gone: .* call training_st"):
+    with pytest.raises(RuntimeError, match=r"graph .*training_st"):
         trainer.step(loss)
     trainer.step(trainer.training_step(batch, loss_fn))
     assert trainer.training_steps == 2 // accumulate

@@ -151,14 +151,14 @@ def test_a_new_group_without_fused_takes_the_unfused_step():
 
 def test_an_optimizer_of_other_parameters_is_refused():
     model, other = network(), network()
-    with pytest.raises(ValueError, match=r"4 of the optimizer's 4 parameters are not the model's"):
+    with pytest.raises(ValueError, match="4 of the optimizer's 4"):
         make_trainer(model, KINDS["adamw"](other.parameters()))
     both = KINDS["adamw"]([*model.parameters(), *other[2].parameters()])
-    with pytest.raises(ValueError, match=r"2 of .* 6 .* first of shape \(1, 8\), and would be"):
+    with pytest.raises(ValueError, match=r"2 of .* 6 .*\(1, 8\)"):
         make_trainer(model, both)
     optimizer = KINDS["adamw"](model.parameters())
     model[2] = nn.Linear(8, 1)  # as in fine-tuning
-    with pytest.raises(ValueError, match="after the last change of the model"):
+    with pytest.raises(ValueError, match="last change"):
         make_trainer(model, optimizer)
 
 
@@ -166,5 +166,5 @@ def test_a_new_group_of_other_parameters_is_refused():
     model = network()
     trainer = make_trainer(model, KINDS["adamw"](model.parameters()))
     trainer.optimizer.add_param_group({"params": list(network().parameters())})
-    with pytest.raises(ValueError, match=r"4 of the optimizer's 8 parameters are not the model's"):
+    with pytest.raises(ValueError, match="4 of the optimizer's 8"):
         trainer.step(trainer.training_step(batch(0), loss_of))

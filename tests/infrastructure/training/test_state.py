@@ -150,7 +150,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused_before_anything_is_loaded(
     first.save_checkpoint(tmp_path / "a.pt")
     second = make_trainer("fp16", loaded, seed=1)
     before = weights(second)
-    with pytest.raises(CheckpointError, match=r"another optimizer than .* it has .*, but not "):
+    with pytest.raises(CheckpointError, match=r"another optimizer .*but not"):
         second.load_checkpoint(tmp_path / "a.pt")
     assert torch.equal(weights(second), before)
     train(second, batch, loss_fn, 1)

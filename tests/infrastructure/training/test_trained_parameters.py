@@ -25,7 +25,7 @@ def test_half_parameters_are_refused_by_name() -> None:
 
 def test_parameters_of_another_model_are_refused_by_shape() -> None:
     other = nn.Linear(3, 1)
-    with pytest.raises(ValueError, match=r"2 of the optimizer's 2 .* shape \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"2 of .* 2 .*\(1, 3\)"):
         trained_parameters(nn.Linear(2, 1), sgd(other))
 
 
@@ -37,7 +37,7 @@ def test_an_optimizer_that_updates_nothing_is_refused() -> None:
 
 def test_a_model_on_two_devices_or_none_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, device="meta"))
-    with pytest.raises(ValueError, match=r"one device, found cpu, meta: .*model\.to"):
+    with pytest.raises(ValueError, match=r"found cpu, meta: .*model\.to"):
         device_of(model)
     with pytest.raises(ValueError, match="no parameters"):
         device_of(nn.ReLU())

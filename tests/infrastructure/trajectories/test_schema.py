@@ -48,18 +48,9 @@ def _transition(n, **fields):
     ("fields", "problem"),
     [
         ({"next_observation": {"x": (0, 0)}}, "'outcome' is missing"),
-        (
-            {"next_observation": {"x": (0, 0), "outcome": "odd"}},
-            "must be a declared label, got 'odd'",
-        ),
-        (
-            {"next_observation": {"x": (0, math.nan), "outcome": "good"}},
-            "'x' must be finite and below 1e+15, got (",
-        ),
-        (
-            {"next_observation": {"x": (0, 1e300), "outcome": "good"}},
-            "'x' must be finite and below 1e+15, got (",
-        ),
+        ({"next_observation": {"x": (0, 0), "outcome": "odd"}}, "got 'odd'"),
+        ({"next_observation": {"x": (0, math.nan), "outcome": "good"}}, "'x' must be finite"),
+        ({"next_observation": {"x": (0, 1e300), "outcome": "good"}}, "'x' must be finite"),
         ({"next_observation": {"x": (0, 0, 0), "outcome": "good"}}, "'x' is missing"),
         ({"next_observation": {"x": "far", "outcome": "good"}}, "'x' is missing"),
         ({"reward": 1e300}, "'reward' must be finite and below 1e+15, got 1e+300"),

@@ -110,7 +110,7 @@ def test_absurd_inputs_are_shrunk_to_the_base_rate(fitted, value):
     assert absurd.confidence <= 0.1 < normal.confidence
     assert 0.3 < absurd.success_probability < 0.7 < normal.success_probability
     assert absurd.deviations["reward"] > normal.deviations["reward"]
-    assert absurd.reasoning.startswith("not to be trusted: ")
+    assert absurd.reasoning.startswith("not to be trusted")
     assert normal.reasoning.startswith("blend model")
 
 
@@ -120,7 +120,7 @@ def test_unseen_labels_are_shrunk_to_the_base_rate(fitted):
     )
     assert unseen.confidence <= 0.1 < seen.confidence
     assert 0.3 < unseen.success_probability < 0.7 < seen.success_probability
-    assert unseen.reasoning.startswith("not to be trusted: ")
+    assert unseen.reasoning.startswith("not to be trusted")
 
 
 def test_an_absurd_row_does_not_change_the_others(fitted):
@@ -134,7 +134,7 @@ def test_the_order_among_absurd_rows_is_kept(fitted):
 
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_a_number_beyond_all_floats_is_refused_by_name(fitted, spec, record, digits):
-    with pytest.raises(ValueError, match=r"row 0 .*'x' must be numbers of shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"row 0 .*'x' .*\(2,\)"):
         _answers(fitted, 10**digits)
     transitions = record()
     transitions[0] = replace(transitions[0], observation={"x": (0, 10**digits), "code": ""})
@@ -145,7 +145,7 @@ def test_a_number_beyond_all_floats_is_refused_by_name(fitted, spec, record, dig
 
 
 def test_a_missing_field_is_named(fitted):
-    with pytest.raises(ValueError, match=r"row 0 .*observation 'code' is missing"):
+    with pytest.raises(ValueError, match=r"row 0 .*'code'"):
         fitted.predict_batch([{"x": (0.0, 0.0)}], [{"kind": "a"}])
 
 
@@ -276,13 +276,13 @@ def test_without_an_accelerator_auto_is_the_cpu(little):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "cuda:99"}, "was requested, but torch sees"),
-        ({"device": "tpu"}, "device must be auto, cpu, cuda or cuda:N"),
-        ({"device": None}, "device must be auto, cpu, cuda or cuda:N, got None"),
-        ({"device": "meta"}, "device must be auto, cpu, cuda or cuda:N, got 'meta'"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"precision": "half"}, "precision must be fp32, fp16, bf16 or auto, got 'half'"),
-        ({"config": FP16TrainingConfig(accumulate=2)}, "raise batch_size instead"),
+        ({"device": "cuda:99"}, "torch sees"),
+        ({"device": "tpu"}, "device .*auto, cpu, cuda or cuda:N"),
+        ({"device": None}, "device .* got None"),
+        ({"device": "meta"}, "device .* got 'meta'"),
+        ({"batch_size": 0}, "batch_size .* got 0"),
+        ({"precision": "half"}, "precision .* got 'half'"),
+        ({"config": FP16TrainingConfig(accumulate=2)}, "raise batch_size"),
     ],
 )
 def test_wrong_options_are_refused_before_training(little, options, message):
@@ -294,12 +294,12 @@ def test_wrong_options_are_refused_before_training(little, options, message):
 def test_encoded_data_of_another_spec_is_refused(spec, record):
     data = prepare_training_data(spec, record())
     other = replace(spec, success=None)
-    with pytest.raises(ValueError, match="training data is of another spec than the world model's"):
+    with pytest.raises(ValueError, match="another spec"):
         WorldModel(other).fit(data, epochs=1)
 
 
 def test_a_model_without_members_is_refused():
-    with pytest.raises(ValueError, match="members and hidden must be at least 1, got 0 and 64"):
+    with pytest.raises(ValueError, match="0 and 64"):
         WorldModel(members=0)
 
 

@@ -54,9 +54,9 @@ def test_the_weights_are_small_files_and_float32_in_use(repair_prior, repair_dat
     [
         ("prior.json", "missing", "No such file"),
         ("prior.json", "truncated", "truncated or altered"),
-        ("prior.json", "format", "its format is 99, expected 1"),
+        ("prior.json", "format", "format is 99, expected 1"),
         ("model/model.json", "missing", "No such file"),
-        ("twin/weights-*.pt", "truncated", "its hash differs from the one in prior.json"),
+        ("twin/weights-*.pt", "truncated", "hash .* prior.json"),
     ],
 )
 def test_damage_is_named_and_another_model_used(
@@ -76,7 +76,7 @@ def test_damage_is_named_and_another_model_used(
     with pytest.raises(PriorError, match=problem) as raised:
         Prior.open(folder)
     assert str(path) in str(raised.value)
-    assert "install the distribution that contains it again" in str(raised.value)
+    assert "install the distribution" in str(raised.value)
     nothing = choose_model(tmp_path / "none", folder, spec)
     assert (nothing.model, nothing.source) == (None, "none")
     assert nothing.reason == f"no world model is published yet; {raised.value}"
@@ -95,11 +95,11 @@ def test_names_that_no_file_can_have_are_refused(repair_data, tmp_path, name):
 
 def test_a_prior_for_other_fields_names_the_command(repair_prior, repair_data):
     other = replace(repair_data[0], success=None)
-    with pytest.raises(PriorError, match=r"another version of the agent's fields.*: make it"):
+    with pytest.raises(PriorError, match=r"agent's fields.*make it"):
         Prior.open(repair_prior).load("model", other)
     chosen = choose_model(None, repair_prior, other)
     assert chosen.source == "none"
-    assert "build it again: make it" in chosen.reason
+    assert "build it again" in chosen.reason
 
 
 def test_a_published_model_is_used_if_it_has_beaten_this_prior(repair_prior, repair_data, tmp_path):

@@ -24,7 +24,7 @@ def test_labels_without_signal_are_not_published(repair_agent, make_context, run
     agent, context = repair_agent(shuffled=True), make_context()
     publication = run_once(agent, context)
     assert not publication.published
-    assert "does not beat the base rate" in publication.reason
+    assert "not beat the base rate" in publication.reason
     assert abs(publication.metrics["outcome.auroc"] - 0.5) < 0.12
     assert agent.published_model(context) is None
 
@@ -73,7 +73,7 @@ def test_an_unreadable_model_in_use_is_named_and_replaced(repair_agent, make_con
     assert context.logger.lines[-1][0] == "published_model_unreadable"
     publication = run_once(agent, make_context("run-2"))
     assert publication.published
-    assert "the model in use is unreadable" in publication.reason
+    assert "in use is unreadable" in publication.reason
     assert agent.published_model(context) is not None
 
 
@@ -115,7 +115,7 @@ def untrained_prior(repair_data, tmp_path_factory):
 def test_a_model_that_does_not_beat_the_prior_is_refused(candidate, repair_prior, tmp_path):
     decision = gate_publication(*candidate, tmp_path, EnsembleNetwork, repair_prior)
     assert not decision.published
-    assert decision.reason.startswith("not better than the prior that ships with the agent: neg")
+    assert decision.reason.startswith("not better than the prior")
     assert decision.metrics["prior.nll_gain"] < 0
     assert decision.beaten_prior == ""
     assert gate_publication(*candidate, tmp_path, EnsembleNetwork).published
@@ -138,20 +138,20 @@ def test_a_published_model_that_never_met_the_prior_is_not_in_the_way(
         *candidate, tmp_path / "published", EnsembleNetwork, untrained_prior
     )
     assert decision.published
-    assert decision.reason.endswith("the published model was not compared with this prior")
+    assert decision.reason.endswith("not compared with this prior")
     better.beaten_prior = Prior.open(untrained_prior).digest
     better.save(tmp_path / "published")
     decision = gate_publication(
         *candidate, tmp_path / "published", EnsembleNetwork, untrained_prior
     )
     assert not decision.published
-    assert "not better than the model in use" in decision.reason
+    assert "not better than the model" in decision.reason
 
 
 def test_a_damaged_prior_is_named_by_the_gate(candidate, tmp_path):
     decision = gate_publication(*candidate, tmp_path, EnsembleNetwork, tmp_path / "lost")
     assert decision.published
-    assert f"the prior cannot be used: {tmp_path / 'lost'}" in decision.reason
+    assert str(tmp_path / "lost") in decision.reason
     assert decision.beaten_prior == ""
 
 
@@ -162,7 +162,7 @@ def test_a_prior_that_has_seen_every_group_stays(candidate, untrained_prior, tmp
     (tmp_path / "prior" / "prior.json").write_text(json.dumps(index))
     decision = gate_publication(*candidate, tmp_path / "none", EnsembleNetwork, tmp_path / "prior")
     assert not decision.published
-    assert "it has seen every test group" in decision.reason
+    assert "every test group" in decision.reason
 
 
 def test_a_prior_without_a_finite_likelihood_is_replaced(
@@ -185,7 +185,7 @@ def test_a_prior_without_a_finite_likelihood_is_replaced(
     (folder / "prior.json").write_text(json.dumps(index))
     decision = gate_publication(*candidate, tmp_path / "none", EnsembleNetwork, folder)
     assert decision.published
-    assert "the likelihood of the prior that ships with the agent is not finite" in decision.reason
+    assert "is not finite" in decision.reason
     assert decision.beaten_prior == Prior.open(folder).digest
 
 

@@ -75,7 +75,7 @@ def test_a_stopped_and_resumed_run_publishes_the_same_model(
 def test_too_little_data_is_refused(repair_agent, make_context):
     agent = repair_agent(groups=2)
     transitions = list(agent.collect(make_context()))
-    with pytest.raises(InsufficientDataError, match="let the agent collect more"):
+    with pytest.raises(InsufficientDataError, match="collect more"):
         agent.build_job(make_context(), transitions)
 
 
@@ -87,7 +87,7 @@ def test_excluded_data_is_logged(repair_agent, make_context):
     problems = [fields["problem"] for _, fields in context.logger.lines]
     assert "observation.constant" in problems[0]
     assert problems[1].startswith("3 transitions")
-    assert "observation 'depth' is missing" in problems[1]
+    assert "'depth' is missing" in problems[1]
 
 
 def test_only_the_newest_transitions_are_trained_on(repair_agent, make_context):

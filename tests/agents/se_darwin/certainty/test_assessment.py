@@ -107,7 +107,7 @@ def test_an_assessment_without_time_keeps_the_repair(sandbox: Sandbox) -> None:
     assessment = assess(make_task((([100], 100), 90)), sandbox, stopped=True)
     assert assessment.rivals.candidates == 0
     assert assessment.chosen is assessment.rivals.repairs[0]
-    assert assessment.note.startswith("the time was up before all candidates were run")
+    assert assessment.note.startswith("the time was up")
 
 
 DOCUMENTED = """

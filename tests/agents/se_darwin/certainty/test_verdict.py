@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -80,9 +81,8 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
 def test_a_single_repair_is_well_supported(describe: Callable[..., Certainty]) -> None:
     certainty = describe(("1", "2"))
     assert certainty["level"] == "well supported"
-    assert certainty["summary"] == (
-        "1 of 3 checks failed before; 1 edit; no other repair among 20 further candidates"
-    )
+    assert re.findall(r"\d+", certainty["summary"]) == ["1", "3", "1", "20"]
+    assert "no other repair" in certainty["summary"]
     assert (certainty["question"], certainty["call"], certainty["others"]) == ("", "", [])
 
 
@@ -91,21 +91,17 @@ def test_a_repair_against_the_docstring_is_weakly_supported(
 ) -> None:
     certainty = describe(("1", "2"), contradicted=("solve(7)",))
     assert certainty["level"] == "weakly supported"
-    assert "contradicts 1 of the 2 examples in the docstring" in certainty["summary"]
-    assert "The docstring shows another result of solve(7)" in certainty["question"]
+    assert "contradicts 1 of the 2 examples" in certainty["summary"]
+    assert "another result of solve(7)" in certainty["question"]
     assert certainty["call"] == "solve(7)"
 
 
 def test_repairs_that_differ_leave_a_question(describe: Callable[..., Certainty]) -> None:
     certainty = describe(("1", "2"), ("1", "3"), ("1", "2"))
     assert certainty["level"] == "weakly supported"
-    assert certainty["summary"].endswith(
-        "2 of 20 further candidates pass too, and differ on 1 of 2 inputs"
-    )
-    assert certainty["question"].startswith(
-        "solve(1) returns 2 with this repair, and returns 3 with another one (line 2: "
-    )
-    assert certainty["question"].endswith("Which is right? Add an assert to the tests.")
+    assert re.search("2 of 20 .* differ on 1 of 2 inputs$", certainty["summary"])
+    assert re.match(r"solve\(1\) returns 2 .* returns 3 .*\(line 2: ", certainty["question"])
+    assert certainty["question"].endswith("Add an assert to the tests.")
     assert certainty["call"] == "solve(1)"
     [other] = certainty["others"]
     assert other["differs"] == 1
@@ -130,9 +126,7 @@ def test_repairs_that_were_not_compared_support_nothing(
     describe: Callable[..., Certainty],
 ) -> None:
     certainty = describe((), ())
-    assert certainty["summary"].endswith(
-        "1 of 20 further candidates pass too, and were not compared"
-    )
+    assert re.search("1 of 20 .* not compared$", certainty["summary"])
     assert certainty["level"] == "weakly supported"
 
 
@@ -165,8 +159,5 @@ def test_a_repair_that_returns_nothing_leaves_a_question(
 ) -> None:
     certainty = describe(("1", "2", "None"))
     assert certainty["level"] == "weakly supported"
-    assert certainty["question"] == (
-        "solve(2) returns None with this repair, which no call in the tests does. "
-        "Is that right? Add an assert to the tests."
-    )
+    assert certainty["question"].startswith("solve(2) returns None with this repair, ")
     assert describe(("None", "2", "None"))["question"] == ""

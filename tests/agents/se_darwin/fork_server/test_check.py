@@ -112,8 +112,8 @@ def first_outcome(sandbox: Sandbox, test: str, source: str = PROGRAM) -> tuple[s
             "raise",
             "AssertionError",
         ),  # a function has no canonical text
-        ("assert mod.solve(len) == 1", "strange", "an argument cannot be sent"),
-        ("assert mod.solve.cache_clear()", "strange", "a candidate can only be called"),
+        ("assert mod.solve(len) == 1", "strange", "an argument cannot"),
+        ("assert mod.solve.cache_clear()", "strange", "a candidate can only"),
         ("for x in (1, 2): assert mod.solve(x) == 9", "value", "2"),  # the first
         ("assert mod.solve(-1)", "raise", "WrongError"),
         ("mod.solve(1); raise SystemExit", "raise", "SystemExit"),

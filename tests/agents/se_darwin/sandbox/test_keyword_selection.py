@@ -96,11 +96,11 @@ def test_keywords_select_what_pytest_selects(tmp_path: Path) -> None:
             suite = PytestSuite.prepare(sources, program, "solve")
             assert set(suite.assert_lines) == expected, keyword
         else:
-            with pytest.raises(PytestSuiteError, match="no test matches -k"):
+            with pytest.raises(PytestSuiteError, match="matches -k"):
                 PytestSuite.prepare(sources, program, "solve")
 
 
 @pytest.mark.parametrize("keyword", ["a b", "f(x)", "(", "()", "a and", "a = 1", "(" * 5000, "'a'"])
 def test_other_text_is_refused(keyword: str) -> None:
-    with pytest.raises(KeywordError, match="does not select tests"):
+    with pytest.raises(KeywordError, match="select tests"):
         selector(keyword)

@@ -34,10 +34,7 @@ def test_an_interpreter_that_cannot_be_started_is_named(
     if exists:
         interpreter.touch(mode=0o644)
     monkeypatch.setattr(sys, "executable", str(interpreter))
-    with pytest.raises(
-        SandboxUnavailableError,
-        match=rf"cannot start the interpreter {interpreter} .*Install Python",
-    ):
+    with pytest.raises(SandboxUnavailableError, match=rf"{interpreter} .*Install Python"):
         Sandbox()
 
 
@@ -55,5 +52,5 @@ def test_a_closed_server_answers_nothing(server: ServerProcess) -> None:
 def test_a_closed_sandbox_says_so() -> None:
     sandbox = Sandbox()
     sandbox.close()
-    with pytest.raises(RuntimeError, match="this sandbox is closed; open another one"):
+    with pytest.raises(RuntimeError, match="is closed"):
         sandbox.run(["def solve(): pass"], [], function="solve")

@@ -145,5 +145,5 @@ def test_what_tests_import_and_nobody_has_is_named(line: str, name: str) -> None
     request = EvolutionRequest.model_validate(
         {"code": CODE, "function": "solve", "test_code": tests}
     )
-    with pytest.raises(PytestSuiteError, match=f"the tests import {name}:"):
+    with pytest.raises(PytestSuiteError, match=f"import {name}:"):
         request.sandbox()

@@ -20,13 +20,13 @@ CODE = "def solve(x):\n    return x"
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"code": "import nowhere_1\n" + CODE}, "imports nowhere_1, which is not installed"),
+        ({"code": "import nowhere_1\n" + CODE}, "nowhere_1"),
         ({"code": "def solve(:"}, "code is not"),
-        ({"tests": []}, "give either tests"),
+        ({"tests": []}, "either tests"),
         ({"tests": [((object(),), 1)]}, "plain literals"),
-        ({"timeout_seconds": float("inf")}, "less than or equal to 3600"),
-        ({"max_evaluations": 0}, "greater than or equal to 1"),
-        ({"budget": 3}, "Extra inputs are not permitted"),
+        ({"timeout_seconds": float("inf")}, "timeout_seconds\n.* 3600"),
+        ({"max_evaluations": 0}, "max_evaluations\n.* 1"),
+        ({"budget": 3}, "budget\n"),
     ],
 )
 def test_a_wrong_request_is_refused_by_name(change: dict[str, object], message: str) -> None:
@@ -61,12 +61,9 @@ def test_a_call_of_another_shape_is_answered_with_an_example(
 
 
 def test_a_wrong_value_needs_no_example() -> None:
-    with pytest.raises(EvolutionRequestError) as caught:
+    with pytest.raises(EvolutionRequestError, match="either tests") as caught:
         EvolutionRequest.from_context({"code": CODE, "function": "solve"})
-    assert str(caught.value) == (
-        "evolve_solution cannot use this context: give either tests (a list of calls) or test_code "
-        "(a test module)"
-    )
+    assert EXAMPLE not in str(caught.value)
 
 
 def test_the_example_is_a_call_that_works(sandbox: Sandbox) -> None:

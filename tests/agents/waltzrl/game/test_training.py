@@ -118,5 +118,5 @@ def test_rates_and_samples_of_three_dialogues() -> None:
     assert revised.feedback_sample(STAGE_2).reward == pytest.approx(0.75)
     assert revised.conversation_samples() == [([1], [2], 0.0), ([3], [4], 1.0)]
     assert missed.conversation_samples() == [([1], [2], 0.0)]
-    with pytest.raises(ValueError, match="no feedback of an agent"):
+    with pytest.raises(ValueError, match="no feedback"):
         Dialogue(prompt=harmful, first=turn, before=UNSAFE).feedback_sample(STAGE_1)

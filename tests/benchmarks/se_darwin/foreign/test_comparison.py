@@ -70,9 +70,7 @@ def test_what_answers_change_has_its_own_table() -> None:
     assert "answer" not in compare(records, within=30)
 
     late = records[0].model_copy(update={"answered": right.model_copy(update={"executions": 60})})
-    assert "| shipped model | 1 | 0 | 0 | 1 (50 %) | 0 (0 %) | 0 (0 %) |" in compare(
-        [late, other], 50
-    )
+    assert "| 1 | 0 | 0 | 1 (50 %) | 0 (0 %) | 0 (0 %) |" in compare([late, other], 50)
 
 
 def test_attempts_with_several_seeds_are_compared_by_their_means() -> None:
@@ -102,7 +100,7 @@ def test_a_larger_budget_can_be_cut() -> None:
     assert "Budget of a bug: 60 s and 20 executions." in report
     assert "| suspicion | shipped model | 1 | 20 ÷ 10 | 2 [" in report
     assert "| students | suspicion | 1 | 0 (0 %) | 0 (0 %) |" in report
-    with pytest.raises(ValueError, match="had only 100 executions, not 1000"):
+    with pytest.raises(ValueError, match="100 executions, not 1000"):
         compare(records, within=1000)
 
 
@@ -119,7 +117,7 @@ def test_an_attempt_that_could_not_be_made_is_listed() -> None:
 def test_the_same_file_twice_is_refused() -> None:
     record = _record("random", "a", executions=1, repaired=True)
 
-    with pytest.raises(ValueError, match="two attempts at students/a by random"):
+    with pytest.raises(ValueError, match="students/a by random"):
         compare([record, record])
 
 

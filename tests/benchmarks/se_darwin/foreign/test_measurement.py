@@ -39,7 +39,7 @@ def test_attempts_under_other_conditions_are_not_mixed(tmp_path: Path) -> None:
     record = AttemptRecord.failed(request_attempt(BUG, other), "")
     output.write_text(record.model_dump_json() + "\n")
 
-    with pytest.raises(ValueError, match="write to another file"):
+    with pytest.raises(ValueError, match="another file"):
         measure([BUG], CONDITIONS, output, jobs=1, log=print)
 
 
@@ -48,7 +48,7 @@ def test_attempts_at_bugs_that_are_not_chosen_now_are_not_dropped(tmp_path: Path
     record = AttemptRecord.failed(request_attempt(BUG, CONDITIONS), "")
     output.write_text(record.model_dump_json() + "\n")
 
-    with pytest.raises(ValueError, match="'half', which is not among the bugs to attempt now"):
+    with pytest.raises(ValueError, match=r"'half'.* not among"):
         measure([], CONDITIONS, output, jobs=1, log=print)
 
     assert read_records(output) == [record]
@@ -58,5 +58,5 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
     output = tmp_path / "attempts.jsonl"
     output.write_text("{}\n")
 
-    with pytest.raises(ValueError, match=r"attempts.jsonl:1 is not a record"):
+    with pytest.raises(ValueError, match=r"attempts.jsonl:1"):
         read_records(output)

@@ -14,10 +14,10 @@ def test_a_bisection_prints_what_it_found(ask, tmp_path):
     done = ask("lab", "bisect", str(tmp_path / "frozen"), *arguments, "--device", "cpu")
     assert done.exit_code == 0, done.output
     assert "no culprit" in done.stdout
-    assert "0 of 5 repetitions for the noise floor" in done.stderr
+    assert "0 of 5 repetitions" in done.stderr
     assert "0 repetitions of the search" in done.stderr
     assert (tmp_path / "results" / "bisect.json").is_file()
     endless = ask("lab", "bisect", str(tmp_path / "frozen"), *arguments, "--tolerance", "inf")
-    assert "no culprit: up to inf times" in endless.output
+    assert "inf times" in endless.output
     wrong = ask("lab", "bisect", str(tmp_path), "--preset", "bf16_pur")
-    assert "did you mean bf16_pure" in str(wrong.exception)
+    assert "mean bf16_pure" in str(wrong.exception)

@@ -6,4 +6,4 @@ from genesis_fp16.cli.lab.errors import LabFailedError
 def test_the_probe_names_a_folder_that_is_missing(ask, tmp_path):
     wrong = ask("lab", "compare", "--base-model", str(tmp_path / "nowhere"))
     assert isinstance(wrong.exception, LabFailedError)
-    assert "is not a folder on this machine" in str(wrong.exception)
+    assert "nowhere is not a folder" in str(wrong.exception)

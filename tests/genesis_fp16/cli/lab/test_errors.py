@@ -16,10 +16,10 @@ def _raise_lab_error():
 @pytest.mark.parametrize(
     ("fails", "message"),
     [
-        (_raise_lab_error, "there is no such folder"),
-        (lambda: find_preset("bf16_pur"), "unknown preset 'bf16_pur': did you mean bf16_pure"),
+        (_raise_lab_error, "no such folder"),
+        (lambda: find_preset("bf16_pur"), "'bf16_pur': .*bf16_pure"),
         (Path("/nowhere/manifest.json").read_bytes, "No such file"),
-        (lambda: Path("/dev/full").write_bytes(b"x"), "No space left.*finished results are kept"),
+        (lambda: Path("/dev/full").write_bytes(b"x"), "No space left.* are kept"),
     ],
 )
 def test_an_error_of_the_library_is_one_message(fails, message):

@@ -31,7 +31,7 @@ def test_an_object_is_whole_listed_and_deleted(bucket: Bucket, tmp_path: Path) -
 def test_what_cannot_be_deleted_is_named(bucket: Bucket) -> None:
     bucket._call("pipe_file", f"{bucket._path('a')}/folder/", b"")  # as the console of S3 makes one
     bucket.write("a/1", b"one")
-    with pytest.raises(BucketError, match="a/folder/' is still there"):
+    with pytest.raises(BucketError, match="a/folder/' is still"):
         bucket.delete_all("a")
     assert bucket.read("a/1") is None
 
@@ -72,7 +72,7 @@ def test_a_server_that_says_nothing_costs_seconds(
         return True
 
     wait_until(answers, "the first answer", idle_seconds=30.0)
-    with object_server.silent(), pytest.raises(BucketError, match="not answered within 1 s"):
+    with object_server.silent(), pytest.raises(BucketError, match="within 1 s"):
         quick.read("a")
     wait_until(answers, "an answer again", idle_seconds=30.0)
     assert bucket.read("a") == b"here"

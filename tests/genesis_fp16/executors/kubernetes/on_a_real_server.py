@@ -175,9 +175,7 @@ def test_a_missing_right_is_named(
     try:
         status = wait_for(job, JobState.UNKNOWN)
         assert 'cannot list resource "jobs"' in status.reason
-        with pytest.raises(
-            EngineError, match=r'cannot delete resource "jobs".*role\.yaml'
-        ) as caught:
+        with pytest.raises(EngineError, match=r'delete resource "jobs".*role\.yaml') as caught:
             engine.stop(job)
         assert caught.value.temporary
         [rights] = [finding for finding in engine.check() if "may not in" in finding.what]
@@ -221,7 +219,7 @@ def test_one_daemon_has_the_lease(real_cluster: RealCluster, tmp_path: Path) -> 
         api = engine._connect()
         first, second = (VolumeLease(api, NAMESPACE, settings, holder) for holder in "ab")
         first.hold()
-        with pytest.raises(EngineError, match="daemon on a holds the Lease"):
+        with pytest.raises(EngineError, match="on a holds"):
             second.hold()
         first.release()
         second.hold()

@@ -28,7 +28,7 @@ def test_the_whole_request_has_one_deadline(cluster: KubernetesCluster) -> None:
     api = KubernetesApi(find_credentials(cluster.config, None), 1.0)
     cluster.fault(drip=0.5)
     began = time.monotonic()
-    with pytest.raises(ApiError, match=r"no answer within 1 s"):
+    with pytest.raises(ApiError, match="within 1 s"):
         api.get("/version")
     assert time.monotonic() - began < 20.0, "the answer would take 35 s"
 

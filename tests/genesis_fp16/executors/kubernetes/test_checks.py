@@ -26,12 +26,12 @@ CASES = {
     "old": (
         {"version": {"major": "1", "minor": "24+", "gitVersion": "v1.24.3-gke"}},
         "kubernetes v1.24.3-gke",
-        "use 1.29 or later",
+        "1.29",
     ),
     "clock": ({"clock_offset": 60.0}, "clock is -", "synchronise"),
     "rights": (
         {"denied": ["create leases", "deletecollection pods"]},
-        "may not in training: deletecollection pods, create leases",
+        "in training: deletecollection pods, create leases",
         "role.yaml",
     ),
     "security": (

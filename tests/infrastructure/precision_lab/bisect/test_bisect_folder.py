@@ -44,5 +44,5 @@ def test_values_that_overflow_are_found_in_a_frozen_policy(frozen, tmp_path):
 
 def test_a_preset_without_half_types_is_refused(frozen, tmp_path):
     experiment = load_policy_experiment(frozen, torch.device("cpu"))
-    with pytest.raises(NothingHalfError, match="fp32_baseline has no half precision"):
+    with pytest.raises(NothingHalfError, match="fp32_baseline"):
         bisect_folder(frozen, experiment, "fp32_baseline", tmp_path, 8.0)

@@ -60,7 +60,7 @@ def test_a_world_model_is_frozen_after_its_steps_with_the_next_batches():
 
 
 def test_a_job_without_batches_is_named():
-    with pytest.raises(LabError, match="yields no batches for epoch 0"):
+    with pytest.raises(LabError, match="epoch 0"):
         world_model_experiment(_line_job(batches=0), CPU, SIZE)
 
 
@@ -120,9 +120,9 @@ def test_a_policy_is_frozen_with_an_earlier_reference_and_later_weights():
 @pytest.mark.parametrize(
     ("job", "size", "message"),
     [
-        (lambda: _policy_job(rewards=False), SIZE, "hold no rewards_B: add the reward"),
-        (lambda: _policy_job(Sampling(temperature=0.5)), SIZE, "set the agent's temperature to 1"),
-        (_policy_job, replace(SIZE, batch_size=8), "need 16: freeze fewer"),
+        (lambda: _policy_job(rewards=False), SIZE, "no rewards_B"),
+        (lambda: _policy_job(Sampling(temperature=0.5)), SIZE, "temperature to 1"),
+        (_policy_job, replace(SIZE, batch_size=8), "need 16"),
     ],
 )
 def test_what_cannot_be_frozen_is_named(job, size, message):

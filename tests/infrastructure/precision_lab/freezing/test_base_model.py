@@ -47,8 +47,8 @@ def test_three_policies_differ_and_the_same_seed_gives_the_same_experiment():
 @pytest.mark.parametrize(
     ("size", "named"),
     [
-        ({"max_new_tokens": 1, "learning_rate": 1e-3}, "the KL would be 0"),  # equal rewards
-        ({"max_new_tokens": 5, "learning_rate": 0.0}, "the KL would be 0.*learning rate"),
+        ({"max_new_tokens": 1, "learning_rate": 1e-3}, "KL would"),  # equal rewards
+        ({"max_new_tokens": 5, "learning_rate": 0.0}, "KL would .*learning rate"),
     ],
 )
 def test_policies_that_did_not_move_are_refused(size, named):

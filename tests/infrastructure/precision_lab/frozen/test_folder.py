@@ -83,16 +83,16 @@ def test_the_manifest_has_what_a_replay_needs_in_strict_json(frozen):
 
 
 def test_nothing_is_written_over(frozen, tmp_path):
-    with pytest.raises(FrozenError, match="holds a frozen experiment: choose another folder"):
+    with pytest.raises(FrozenError, match="another folder"):
         save_policy_experiment(frozen, small_experiment(), source={}, seed=0)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FrozenError, match=r"is not empty \(notes.txt\)"):
+    with pytest.raises(FrozenError, match=r"notes.txt"):
         save_policy_experiment(tmp_path, small_experiment(), source={}, seed=0)
 
 
 def test_an_interrupted_freeze_is_no_freeze_and_can_be_repeated(copied):
     (copied / "manifest.json").unlink()
-    with pytest.raises(FrozenError, match="holds no frozen experiment"):
+    with pytest.raises(FrozenError, match="no frozen"):
         FrozenFolder(copied)
     save_policy_experiment(copied, small_experiment(), source={}, seed=0)
     _read_all(copied)
@@ -107,7 +107,7 @@ def test_rows_of_a_larger_tensor_are_written_alone(tmp_path):
 def test_a_truncated_file_is_named(copied):
     path = copied / "weights" / "policy.pt"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(FrozenError, match=r"policy.pt: has \d+ bytes, the manifest says .*truncat"):
+    with pytest.raises(FrozenError, match=r"policy.pt: has \d+ bytes"):
         FrozenFolder(copied).weights(Role.POLICY)
 
 
@@ -115,14 +115,14 @@ def test_weights_of_another_freeze_are_refused(copied):
     (copied / "weights" / "policy.pt").write_bytes(
         (copied / "weights" / "reference.pt").read_bytes()
     )
-    with pytest.raises(FrozenError, match=r"policy.pt: is not what was frozen .* other weights"):
+    with pytest.raises(FrozenError, match=r"policy.pt: .*other weights"):
         FrozenFolder(copied).weights(Role.POLICY)
 
 
 def test_weights_of_another_model_are_refused_even_with_their_hash(copied, tmp_path):
     torch.save({"lm_head.weight": torch.zeros(3, 3)}, tmp_path / "other.pt")
     _replace(copied, "weights/policy.pt", (tmp_path / "other.pt").read_bytes())
-    with pytest.raises(FrozenError, match="not those of the model of the role policy"):
+    with pytest.raises(FrozenError, match="role policy"):
         load_policy_experiment(FrozenFolder(copied), CPU)
 
 
@@ -130,25 +130,25 @@ def test_weights_of_another_type_are_refused_even_with_their_hash(copied, tmp_pa
     weights = {n: each.double() for n, each in FrozenFolder(copied).weights(Role.POLICY).items()}
     torch.save(weights, tmp_path / "other.pt")
     _replace(copied, "weights/policy.pt", (tmp_path / "other.pt").read_bytes())
-    with pytest.raises(FrozenError, match="differ in name, shape or type"):
+    with pytest.raises(FrozenError, match="name, shape or type"):
         load_policy_experiment(FrozenFolder(copied), CPU)
 
 
 def test_a_huge_architecture_is_refused_without_building_it(copied):
     _edit(copied, lambda m: m["policy"]["architecture"].update(hidden_size=1 << 20))
-    with pytest.raises(FrozenError, match=r"transformers cannot build|not those of the model"):
+    with pytest.raises(FrozenError, match=r"cannot build|not those"):
         load_policy_experiment(FrozenFolder(copied), CPU)
 
 
 def test_more_layers_than_tensors_are_refused_without_building_them(copied):
     _edit(copied, lambda m: m["policy"]["architecture"].update(num_hidden_layers=1 << 40))
-    with pytest.raises(FrozenError, match=r"has num_hidden_layers \d+ but its policy \d+ tensors"):
+    with pytest.raises(FrozenError, match="num_hidden_layers"):
         load_policy_experiment(FrozenFolder(copied), CPU)
 
 
 @pytest.mark.parametrize(
     ("tokens", "message"),
-    [({"pad_token": 1 << 70}, "pad_token is"), ({"stop_tokens": [-1]}, "none of the stop_tokens")],
+    [({"pad_token": 1 << 70}, "pad_token is"), ({"stop_tokens": [-1]}, "stop_tokens")],
 )
 def test_special_tokens_that_the_model_lacks_are_refused(copied, tokens, message):
     _edit(copied, lambda m: m["policy"].update(tokens))
@@ -200,11 +200,11 @@ def test_hostile_pickles_in_torch_files_are_refused(copied, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"a": torch.zeros(1).expand(1 << 40)}, "a claims more elements than the file holds"),
+        ({"a": torch.zeros(1).expand(1 << 40)}, "a claims more"),
         ({"a": torch.zeros(2, dtype=torch.float16)}, "a is float16"),
-        ({"a": torch.eye(2).to_sparse()}, "a is not a plain tensor"),
-        ({"a": "text"}, "does not hold tensors by name"),
-        ([torch.zeros(1)], "does not hold tensors by name"),
+        ({"a": torch.eye(2).to_sparse()}, "a is not"),
+        ({"a": "text"}, "tensors by name"),
+        ([torch.zeros(1)], "tensors by name"),
     ],
 )
 def test_tensors_of_other_kinds_are_refused(copied, tmp_path, tensors, message):
@@ -219,7 +219,7 @@ def test_a_batch_that_does_not_fit_the_model_is_refused(copied, tmp_path):
     batch["policy_tokens_BT"] = batch["policy_tokens_BT"] + 100
     torch.save(batch, tmp_path / "other.pt")
     _replace(copied, "batches/00000.pt", (tmp_path / "other.pt").read_bytes())
-    with pytest.raises(FrozenError, match="tokens that the model lacks"):
+    with pytest.raises(FrozenError, match="model lacks"):
         load_policy_experiment(FrozenFolder(copied), CPU)
 
 
@@ -227,7 +227,7 @@ def test_a_pipe_in_place_of_a_file_does_not_block(copied):
     path = copied / "weights" / "policy.pt"
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(FrozenError, match="is not a regular file"):
+    with pytest.raises(FrozenError, match="regular file"):
         FrozenFolder(copied).weights(Role.POLICY)
 
 
@@ -257,8 +257,8 @@ def test_any_damaged_byte_of_any_file_is_noticed(frozen, tmp_path, data):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (OSError(28, "No space left"), r"policy.pt: could not be written \(.*No space left"),
-        (RuntimeError("file write failed"), r"policy.pt: could not be written \(file"),
+        (OSError(28, "No space left"), r"policy.pt: .*No space left"),
+        (RuntimeError("file write failed"), r"policy.pt: .*\(file write"),
     ],
 )
 def test_a_full_disk_leaves_no_frozen_experiment(tmp_path, monkeypatch, error, message):

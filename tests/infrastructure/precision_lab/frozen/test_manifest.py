@@ -47,15 +47,15 @@ def test_a_valid_manifest_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "has format 2, this version reads 1: use the version"),
-        ({"format": True}, "has no format number"),
-        ({"kind": "other"}, "kind: Input should be 'policy' or 'world-model'"),
-        ({"kind": "policy"}, "has no details of a policy"),
-        ({"batches": ["../../etc/passwd"]}, "batches.0: String should match pattern"),
-        ({"batches": ["/etc/passwd"]}, "batches.0: String should match pattern"),
-        ({"batches": ["batches/../../x"]}, "batches.0: String should match pattern"),
-        ({"batches": ["batches/00001.pt"]}, "names batches/00001.pt but has no hash of it"),
-        ({"batches": ["batches/00000.pt"] * 2}, "names a batch twice"),
+        ({"format": 2}, "format 2, .* 1"),
+        ({"format": True}, "no format"),
+        ({"kind": "other"}, "kind: .*'policy' or 'world-model'"),
+        ({"kind": "policy"}, "details of a policy"),
+        ({"batches": ["../../etc/passwd"]}, "batches.0: .* pattern"),
+        ({"batches": ["/etc/passwd"]}, "batches.0: .* pattern"),
+        ({"batches": ["batches/../../x"]}, "batches.0: .* pattern"),
+        ({"batches": ["batches/00001.pt"]}, "batches/00001.pt .* no hash"),
+        ({"batches": ["batches/00000.pt"] * 2}, "twice"),
         ({"files": {"weights/a": {"bytes": -1, "sha256": HASH}}}, "bytes"),
         ({"precision": {"policy": "fp64/fp32/fp32"}}, "precision.policy"),
         ({"unknown": 1}, "unknown: Extra inputs"),
@@ -73,7 +73,7 @@ def test_text_that_is_not_json_is_named(tmp_path, text):
 
 
 def test_a_folder_or_nothing_in_its_place_is_named(tmp_path):
-    with pytest.raises(FrozenError, match="holds no frozen experiment"):
+    with pytest.raises(FrozenError, match="no frozen"):
         read_manifest(tmp_path / "nowhere")
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(FrozenError, match="cannot be read"):
@@ -82,7 +82,7 @@ def test_a_folder_or_nothing_in_its_place_is_named(tmp_path):
 
 def test_a_pipe_in_its_place_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
-    with pytest.raises(FrozenError, match="cannot be read: is not a regular file"):
+    with pytest.raises(FrozenError, match="regular file"):
         read_manifest(tmp_path)
 
 

@@ -79,7 +79,7 @@ def test_one_token_has_no_spread_and_nan_shows() -> None:
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(MetricError, match="no token is valid"):
+    with pytest.raises(MetricError, match="no token"):
         measure_kl(POLICY, REFERENCE, torch.zeros(2, 3) > 0)
     with pytest.raises(MetricError, match=r"log_probs_BS has the shape \(2, 2\)"):
         measure_kl(POLICY[:, 1:], REFERENCE, MASK)

@@ -47,7 +47,7 @@ def test_rewards_that_all_overflowed_have_no_resolution() -> None:
     assert math.isnan(found.reward_resolution_median)
     assert math.isnan(found.reward_range)
     assert found.reward_unique_count == 0
-    with pytest.raises(MetricError, match="no value is finite"):
+    with pytest.raises(MetricError, match="no value"):
         quant_step_median(torch.tensor([math.nan]))
 
 
@@ -57,7 +57,7 @@ def test_lost_distinctions_count_pairs() -> None:
     assert found.tied_frac == 3 / 6
     assert found.unique_frac == 2 / 4
     assert lost_distinctions(values, "fp32").tied_frac == 0.0
-    with pytest.raises(MetricError, match="only one distinct value"):
+    with pytest.raises(MetricError, match="distinct value"):
         lost_distinctions(torch.ones(3), "bf16")
 
 

@@ -7,10 +7,10 @@ from infrastructure.precision_lab.ppo.settings import CellSettings
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"updates": 0}, "updates must be at least 1, got 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"updates": 0}, "updates .* got 0"),
+        ({"learning_rate": 0.0}, "learning_rate .* 0"),
         ({"timeout_seconds": float("nan")}, "timeout_seconds"),
-        ({"timeout_seconds": float("inf")}, "timeout_seconds must be at most 1e\\+09, got inf"),
+        ({"timeout_seconds": float("inf")}, "timeout_seconds .* got inf"),
         ({"completions": 1, "minibatches": 2}, "1 completions"),
         ({"demonstration_errors": 1.0}, "demonstration_errors must be"),
     ],

@@ -74,7 +74,7 @@ def test_masters_lose_less_than_a_pure_preset(results):
 
 def test_an_unknown_preset_is_refused_before_anything_is_computed(frozen, tmp_path):
     experiment = replace(small_experiment(), models={})
-    with pytest.raises(UnknownPresetError, match="did you mean bf16_pure"):
+    with pytest.raises(UnknownPresetError, match="mean bf16_pure"):
         replay_folder(frozen, experiment, "bf16_pur", tmp_path)
     assert not (tmp_path / "replay").exists()
 

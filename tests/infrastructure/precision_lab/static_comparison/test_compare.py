@@ -152,7 +152,7 @@ def test_what_cannot_be_measured_is_refused(model: Module) -> None:
     short = sequences([24])
     with pytest.raises(ComparisonError, match="at least one"):
         compare(model, {24: short}, dtypes=(), device=CPU)
-    with pytest.raises(ValueError, match="temperature must be at least"):
+    with pytest.raises(ValueError, match="temperature"):
         compare(model, {24: short}, temperatures=(0.0,), device=CPU)
     with torch.no_grad():
         model.lm_head.weight[5, 0] = float("nan")

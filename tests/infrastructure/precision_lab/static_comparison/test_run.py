@@ -50,12 +50,12 @@ def test_two_files_hold_the_results(base: BasePolicy, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"temperatures": (0.0,)}, "temperature must be at least"),
-        ({"device": "gpu"}, "device must be auto, cpu"),
-        ({"prompts": 0}, "at least one prompt"),
-        ({"lengths": (1,)}, "lengths of at least 2 tokens"),
-        ({"lengths": (4000,)}, "beyond the model's context of 1024 tokens"),
-        ({"lengths": (4,)}, "leaves no room after the longest prompt"),
+        ({"temperatures": (0.0,)}, "temperature"),
+        ({"device": "gpu"}, "device .*auto, cpu"),
+        ({"prompts": 0}, "one prompt"),
+        ({"lengths": (1,)}, "lengths .* 2"),
+        ({"lengths": (4000,)}, "1024 tokens"),
+        ({"lengths": (4,)}, "no room"),
     ],
 )
 def test_a_request_that_cannot_be_met(
@@ -67,5 +67,5 @@ def test_a_request_that_cannot_be_met(
 
 def test_half_types_are_checked_by_name() -> None:
     assert half_types(["fp16", "bf16"]) == ("fp16", "bf16")
-    with pytest.raises(ComparisonError, match="a half type is bf16 or fp16, got 'fp8'"):
+    with pytest.raises(ComparisonError, match="'fp8'"):
         half_types(["fp8"])

@@ -58,7 +58,7 @@ def test_a_failure_is_a_result(tmp_path: Path) -> None:
     digest = save(task.weights, models)
     summary = run_cell(replace(task, initial_weights=digest), TINY, lambda _: None)
     assert summary.category == "inf_value_head"
-    assert summary.reason.startswith("step 0: the value head predicts inf")
+    assert summary.reason.startswith("step 0: the value head")
     assert summary.totals["inf_value_head_steps"] == 1
     assert len(CellFolder(task.folder).steps()) == 1
 
@@ -78,7 +78,7 @@ def test_memory_that_does_not_suffice_is_a_category(tmp_path: Path) -> None:
 
 def test_other_weights_than_the_sweeps_are_refused(tmp_path: Path) -> None:
     task = replace(_task(tmp_path), initial_weights="0" * 64)
-    with pytest.raises(LabError, match="other weights than the sweep began with"):
+    with pytest.raises(LabError, match="other weights"):
         run_cell(task, TINY, lambda _: None)
 
 

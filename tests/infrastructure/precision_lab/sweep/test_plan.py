@@ -36,14 +36,14 @@ def test_cells_of_one_seed_come_before_the_next() -> None:
 
 
 def test_wrong_plans_are_refused() -> None:
-    with pytest.raises(UnknownPresetError, match="did you mean bf16_pure"):
+    with pytest.raises(UnknownPresetError, match="mean bf16_pure"):
         _plan(("bf16_pur",))
-    with pytest.raises(LabError, match="seed 1 is named twice"):
+    with pytest.raises(LabError, match=r"seed 1 .*twice"):
         _plan(seeds=(1, 1))
-    with pytest.raises(LabError, match="at least one preset"):
+    with pytest.raises(LabError, match="one preset"):
         _plan(())
     for seed in (-1, 2**63):
-        with pytest.raises(LabError, match=f"from 0 to 2.*63 - 1, got {seed}"):
+        with pytest.raises(LabError, match=f"got {seed}"):
             _plan(seeds=(seed,))
 
 
@@ -82,7 +82,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_with_other_types_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
     written = _plan().write_manifest(tmp_path, {})
     write_manifest(tmp_path, written | changed)
-    with pytest.raises(ForeignFolderError, match=f"its manifest has no .* {next(iter(changed))}"):
+    with pytest.raises(ForeignFolderError, match=f"no .* {next(iter(changed))}"):
         _plan().check_folder(tmp_path)
 
 
@@ -90,7 +90,7 @@ def test_the_summary_of_another_cell_is_refused(tmp_path: Path) -> None:
     write_cell(tmp_path, "fp32_baseline", 0)
     runs = tmp_path / "runs"
     (runs / "fp32_baseline_seed0").rename(runs / "bf16_pure_seed1")
-    with pytest.raises(ResultsError, match="is the summary of fp32_baseline seed 0"):
+    with pytest.raises(ResultsError, match="fp32_baseline seed 0"):
         summary_of(tmp_path, Cell(1, "bf16_pure"))
 
 

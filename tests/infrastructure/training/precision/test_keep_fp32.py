@@ -81,8 +81,8 @@ def test_names_patterns_and_everything_inside_a_module():
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
-        ("blocks.1.nrom", "did you mean 'blocks.1.norm'"),
-        ("norm", "did you mean 'blocks.0.norm' or 'blocks.1.norm'"),
+        ("blocks.1.nrom", "'blocks.1.norm'"),
+        ("norm", "'blocks.0.norm' or 'blocks.1.norm'"),
         ("*.rnn", "some are "),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_shared_module_is_found_by_each_of_its_names():
 
 def test_wrong_collections_of_names_are_refused():
     for wrong in ("head", ["head", ""], [3], None, 7):
-        with pytest.raises(ValueError, match=r"keep_fp32 must be a list of module names"):
+        with pytest.raises(ValueError, match="keep_fp32"):
             FP16TrainingConfig(keep_fp32=wrong)
 
 
@@ -268,8 +268,6 @@ def test_under_torch_compile(how):
 
 @pytest.mark.parametrize("pattern", ["*", "lstm"])
 def test_a_model_without_inner_modules_is_told_what_it_can_do(pattern):
-    with pytest.raises(
-        UnknownModuleError, match=r"no modules inside it: train it in FP32"
-    ) as error:
+    with pytest.raises(UnknownModuleError, match="train it in FP32") as error:
         keep_in_fp32(nn.LSTM(2, 2), [pattern], CPU)
     assert error.value.pattern == pattern

@@ -203,7 +203,7 @@ def test_a_preset_and_single_roles_reach_the_copies_and_are_acknowledged(tmp_pat
     of_the_training = bandit.dtypes["rollout"][1:]
     assert of_the_training == [torch.float16] * 3 + [torch.float32] * 5
     assert set(bandit.dtypes["reference"][1:]) == {torch.bfloat16}
-    with pytest.raises(ValueError, match="preset 'fp16_pure' is for measurements only"):
+    with pytest.raises(ValueError, match="'fp16_pure'"):
         run(Bandit(role_precision="fp16_pure"), tmp_path / "pure", "fp16")
 
 
@@ -255,8 +255,8 @@ def test_restored_weights_are_those_that_generate_the_next_round():
 
 def test_wrong_batches_are_named(tmp_path: Path):
     bandit = Bandit(batches=lambda *_: [3], warm_up_rounds=0)
-    with pytest.raises(TypeError, match=r"batches\(0, roles\) must yield mappings .* got int"):
+    with pytest.raises(TypeError, match=r"batches\(0, roles\) .*got int"):
         run(bandit, tmp_path)
     bandit = Bandit(batches=lambda *_: [{"x": torch.ones(1), "y": 3}], warm_up_rounds=0)
-    with pytest.raises(TypeError, match=r"\['y'\] are not tensors"):
+    with pytest.raises(TypeError, match=r"\['y'\]"):
         run(bandit, tmp_path)

@@ -155,11 +155,11 @@ def test_fields_without_variance_are_dropped_and_named():
 
 
 def test_a_wrong_row_is_named(encoder):
-    with pytest.raises(ValueError, match=r"row 1 .*observation 'speed' is missing"):
+    with pytest.raises(ValueError, match=r"row 1 .*'speed'"):
         encoder.encode([_row()[0], {"pose": (0, 0), "kind": "a"}], [_row()[1]] * 2)
-    with pytest.raises(ValueError, match=r"'pose' must be numbers of shape \(2,\), got \(1,\)"):
+    with pytest.raises(ValueError, match=r"'pose' .*\(2,\), got \(1,\)"):
         encoder.encode(*_rows(_row(pose=(1,))))
-    with pytest.raises(ValueError, match="'code' must be a string or a list of strings, got 3"):
+    with pytest.raises(ValueError, match=r"'code' .*got 3"):
         encoder.encode(*_rows(_row(code=3)))
 
 
@@ -258,13 +258,13 @@ def test_saved_buckets_are_ascending_or_refused(buckets):
         read = FeatureEncoder.from_json(TEXT_ONLY, saved)
         assert read.text_rows == {"action.code": len(buckets)}
     else:
-        with pytest.raises(ValueError, match=r"buckets of action\.code must be .* 0 to 15"):
+        with pytest.raises(ValueError, match=r"action\.code .* 0 to 15"):
             FeatureEncoder.from_json(TEXT_ONLY, saved)
 
 
 def test_saved_buckets_that_are_no_table_are_refused():
     saved = FIXED | {"buckets": [1, 2]}
-    with pytest.raises(TypeError, match=r"buckets of text fields must be a table, got \[1, 2\]"):
+    with pytest.raises(TypeError, match=r"buckets .*\[1, 2\]"):
         FeatureEncoder.from_json(TEXT_ONLY, saved)
 
 

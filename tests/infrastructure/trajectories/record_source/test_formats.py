@@ -29,15 +29,15 @@ def test_a_transition_has_defaults_for_what_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"group": "g"}', "the key 'observation' is missing"),
-        (b'{"group": 1, "observation": {}}', "group must be a string"),
-        (b'{"group": "g", "observation": {"x": {"y": 1}}}', "observation.x must be a number"),
-        (b'{"group": "g", "observation": {}, "id": true}', "'id' must be a string"),
-        (b'{"group": "g", "observation": {}, "reward": NaN}', "reward must be finite"),
-        (b'{"group": "g"', "not JSON: Expecting ',' delimiter at column 14"),
+        (b'{"group": "g"}', "'observation' is missing"),
+        (b'{"group": 1, "observation": {}}', "group must"),
+        (b'{"group": "g", "observation": {"x": {"y": 1}}}', "observation.x must"),
+        (b'{"group": "g", "observation": {}, "id": true}', "'id' must"),
+        (b'{"group": "g", "observation": {}, "reward": NaN}', "reward must"),
+        (b'{"group": "g"', "JSON: .* column 14"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"group": "g", "reward": 1' + b"0" * 5000 + b"}", "a number has too many digits"),
-        ("{}".encode("utf-16"), "not UTF-8 at column 1"),
+        (b'{"group": "g", "reward": 1' + b"0" * 5000 + b"}", "too many digits"),
+        ("{}".encode("utf-16"), "UTF-8 at column 1"),
     ],
 )
 def test_a_wrong_transition_is_refused(line: bytes, message: str) -> None:

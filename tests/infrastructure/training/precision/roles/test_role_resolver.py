@@ -87,7 +87,7 @@ def test_a_half_type_that_was_measured_on_a_cpu_holds_for_the_roles_too():
 
 
 def test_a_job_cannot_choose_a_preset_without_master_weights():
-    with pytest.raises(PurePresetError, match="a rollback would have nothing to return to"):
+    with pytest.raises(PurePresetError, match="rollback"):
         resolver("bf16_pure")
 
 
@@ -101,4 +101,4 @@ def test_a_chosen_half_type_of_a_role_that_the_job_lacks_is_reported_once():
     resolver("precision-rl", roles=jobs, emit=notices.append).precisions(state("fp16"))
     (notice,) = notices
     assert notice.event == "role_precision_without_effect"
-    assert "role reference has fp16/fp16/fp32, but the job has no such" in notice.fields["reason"]
+    assert "role reference has fp16/fp16/fp32" in notice.fields["reason"]
