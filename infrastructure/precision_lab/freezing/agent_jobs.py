@@ -33,6 +33,7 @@ from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from infrastructure.training.inputs import to_device
 from infrastructure.training.precision import Precision, PrecisionForward
 from infrastructure.training.precision.roles import RoleForward
+from infrastructure.training.rounds import kind_of
 from infrastructure.training.rounds.generation import generate
 
 REWARDS = "rewards_B"
@@ -138,7 +139,7 @@ def policy_job_experiment(
 
 
 def _trainer(job: TrainingJob | OnPolicyJob, device: torch.device) -> FP16Trainer:
-    if isinstance(job, TrainingJob) and job.parts:
+    if kind_of(job).parts:
         raise LabError("the agent's job has parts: the lab repeats jobs of one optimizer and loss")
     job.model.to(device).train()
     config = FP16TrainingConfig(accumulate=job.accumulate, keep_fp32=tuple(job.keep_fp32))
