@@ -12,6 +12,7 @@ from infrastructure.fleet.forms import NotStackableError, StackedForm
 from infrastructure.fleet.sequential import SequentialForm
 from infrastructure.torch_internals.modules import has_hooks
 from infrastructure.training import FP16Trainer
+from infrastructure.training.evaluation_weights import averaging_optimizers
 
 
 def not_stackable_reason(model: Module) -> str | None:
@@ -63,6 +64,7 @@ def stack_key(trainer: FP16Trainer, form: StackedForm) -> Hashable:
         (config.cuda_graph, "its steps are CUDA graphs"),
         (trainer.is_distributed, "several ranks share its model"),
         (trainer.model_cast_requested, "its model is held in FP16"),
+        (bool(averaging_optimizers(trainer.optimizer)), "its optimizer averages the weights"),
     ):
         if unsupported:
             raise NotStackableError(what)

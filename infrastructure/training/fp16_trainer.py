@@ -24,7 +24,9 @@ from infrastructure.training.buffer_restore import BufferRestore
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.anomaly import AnomalyDetector
 from infrastructure.training.distributed.gradients import RankGradients, is_shared_by_ranks
+from infrastructure.training.evaluation_weights import averaging_optimizers
 from infrastructure.training.loss_scale import make_loss_scale
+from infrastructure.training.multi_optimizer import wrapped_optimizer
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.overflow_log import OverflowLog
 from infrastructure.training.precision import Precision, checked_loss, explain_backward_error
@@ -53,7 +55,8 @@ class FP16Trainer:
             must then call `step` equally often.
         optimizer: Optimizer over parameters of the model, all or some, and no others.
             ``fused=True`` of torch's Adam, AdamW, SGD and Adagrad makes the step free of device
-            reads; any other optimizer costs one read per step.
+            reads; any other optimizer costs one read per step. `training_step` calls ``train()``
+            of an optimizer that has it; call ``eval()`` yourself before you evaluate.
         config: See `FP16TrainingConfig`.
         wish: The precision to begin with; None for the configuration's.
 
@@ -65,8 +68,9 @@ class FP16Trainer:
 
     Raises:
         ValueError: A trained parameter is not float32, the parameters are on several devices,
-            there are none, or the optimizer holds parameters that are not the model's.
-        TypeError: *config* is of another class.
+            there are none, the optimizer holds parameters that are not the model's, or it needs
+            a closure or sparse gradients.
+        TypeError: *config* or *optimizer* is of another class.
         UnknownModuleError: ``keep_fp32`` names a module that the model does not have.
     """
 
@@ -94,6 +98,7 @@ class FP16Trainer:
         self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, config)
+        self._averaging = averaging_optimizers(optimizer)
         self._buffers = BufferRestore(model, self.device)
         self._ranks = (
             RankGradients(model, optimizer, self._parameters, config.accumulate, global_norm)
@@ -155,6 +160,8 @@ class FP16Trainer:
             ValueError: The loss is not a scalar, or does not depend on the parameters.
         """
         self._buffers.open_window()
+        for optimizer in self._averaging:
+            optimizer.train()
         if self._anomalies is not None:
             compute_loss_fn = self._anomalies.instrument(compute_loss_fn)
         return checked_loss(self._switch.forward.compute_loss(compute_loss_fn, batch))
@@ -401,9 +408,16 @@ class FP16Trainer:
         every checkpoint, brings the float32 parameters back.
 
         Raises:
-            RuntimeError: Inside an accumulation window, or several ranks share the model.
+            RuntimeError: Inside an accumulation window, several ranks share the model, or the
+                optimizer wraps another one.
         """
         self._require_step_boundary("the model can be cast")
+        if wrapped := wrapped_optimizer(self.optimizer):
+            raise RuntimeError(
+                f"{type(self.optimizer).__name__} wraps {type(wrapped).__name__}, whose state "
+                "cannot move to float32 masters: do without cast_model_to_fp16(), which FP16 does "
+                "not need"
+            )
         if self._ranks is not None:
             raise RuntimeError(
                 "several ranks share the model, and their gradients are averaged in float32: for "

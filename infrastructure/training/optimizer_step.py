@@ -14,7 +14,7 @@ import structlog
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from infrastructure.torch_internals import tensor_lists
 from infrastructure.torch_internals.direct_step import direct_step, unobserved_step
@@ -22,6 +22,7 @@ from infrastructure.torch_internals.fused_check import skips_and_unscales
 from infrastructure.torch_internals.guard import log_unavailable
 from infrastructure.training.adaptive_clip import AdaptiveClip
 from infrastructure.training.config import FP16TrainingConfig
+from infrastructure.training.multi_optimizer import members_of
 
 _FUSED = (Adam, AdamW, SGD, Adagrad)
 
@@ -41,7 +42,8 @@ class OptimizerStep:
         fused_step_unavailable_reason: Reason the one-pass step is unavailable, or None.
 
     Raises:
-        ValueError: The optimizer needs a closure.
+        TypeError: The optimizer is not one of torch's class.
+        ValueError: The optimizer needs a closure or sparse gradients.
     """
 
     def __init__(
@@ -54,18 +56,14 @@ class OptimizerStep:
         self._max_grad_norm = config.max_grad_norm
         self._device = parameters[0].device
         self.adaptive_clip = AdaptiveClip(self._device) if config.adaptive_clip else None
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise ValueError(
-                f"{type(optimizer).__name__} computes the loss several times per step, by a "
-                "closure, and a loss scale holds for one gradient: choose an optimizer without a "
-                "closure"
-            )
+        for member in members_of(optimizer):
+            _require_suitable(member)
         self.fused_step_unavailable_reason: str | None = None
         log_unavailable()
         self.choose_path()
-        optimizer.register_load_state_dict_pre_hook(self._stay_fused)
-        optimizer.register_load_state_dict_post_hook(lambda _: self.choose_path())
+        if type(optimizer) in _FUSED:  # no state makes another one fused, and it may lack hooks
+            optimizer.register_load_state_dict_pre_hook(self._stay_fused)
+            optimizer.register_load_state_dict_post_hook(lambda _: self.choose_path())
 
     def choose_path(self) -> None:
         """Inspect the optimizer's groups and state, which may be new, and prepare for them."""
@@ -117,8 +115,39 @@ class OptimizerStep:
             for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(inverse)
-        if not unobserved_step(self._optimizer):
+        if unobserved_step(self._optimizer):
+            return
+        try:
             self._optimizer.step()
+        except Exception as error:  # libraries have classes of their own for a missing closure
+            if "closure" in f"{type(error).__name__} {error}".lower():
+                raise ValueError(_needs_closure(self._optimizer)) from error
+            raise
+
+
+def _require_suitable(optimizer: Optimizer) -> None:
+    """Raise if *optimizer* can never take a step of the trainer."""
+    kind = type(optimizer).__name__
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"the optimizer must be a torch.optim.Optimizer, got {kind}, whose state a checkpoint "
+            "may not hold"
+        )
+    if isinstance(optimizer, SparseAdam):
+        raise ValueError(
+            f"{kind} needs sparse gradients, and clipping and overflow checks need dense ones: "
+            "build Embedding and EmbeddingBag with sparse=False, and use Adam"
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(_needs_closure(optimizer))
+
+
+def _needs_closure(optimizer: Optimizer) -> str:
+    return (
+        f"{type(optimizer).__name__} computes the loss several times per step, by a closure, and a "
+        "loss scale holds for one gradient: choose an optimizer without a closure"
+    )
 
 
 def global_norm(grads: list[Tensor]) -> Tensor:

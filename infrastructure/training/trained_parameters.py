@@ -6,6 +6,7 @@ import torch
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
+from infrastructure.training.multi_optimizer import members_of
 from infrastructure.training.precision.frozen_halves import HALF_TYPES
 
 
@@ -31,7 +32,8 @@ def trained_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
 
     Raises:
         ValueError: A parameter of the model is neither float32 nor frozen in a half type, or the
-            optimizer holds a parameter that is not the model's, or none to update.
+            optimizer holds a parameter that is not the model's, one of them twice, or none to
+            update.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     for parameter, name in names.items():
@@ -57,6 +59,14 @@ def trained_parameters(model: Module, optimizer: Optimizer) -> list[Parameter]:
             "new layer or fully_shard(); make other parameters part of the model "
             "(nn.ModuleDict), or give another network a trainer of its own"
         )
+    holders: dict[Parameter, Optimizer] = {}
+    for member in members_of(optimizer):
+        for p in [p for group in member.param_groups for p in group["params"]]:
+            if holders.setdefault(p, member) is not member:
+                raise ValueError(
+                    f"parameter {names[p]} is in two optimizers, {type(holders[p]).__name__} and "
+                    f"{type(member).__name__}, and each would update it: leave it out of one"
+                )
     if not any(p.requires_grad for p in chosen):
         raise ValueError("the optimizer updates no parameter: pass it model.parameters()")
     return chosen

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
+from infrastructure.training.multi_optimizer import members_of
+
 _MOST_NAMED = 3  # problems in one message
 # Settings of how an optimizer computes, and those that older versions of torch do not save.
 _OPTIONAL_SETTINGS = {
@@ -50,8 +52,12 @@ def compare_optimizer(saved: object, optimizer: Optimizer, model: Module) -> Ite
     What one of torch's optimizers keeps for a parameter is taken from a small parameter and the
     same settings. Of other optimizers, only groups and names of settings are compared.
     """
-    if not is_optimizer_state(saved):
-        yield "has an optimizer without state and param_groups"
+    own = optimizer.state_dict()
+    is_torchs = is_optimizer_state(own)  # that of an optimizer around another may not be
+    if not is_optimizer_state(saved) if is_torchs else not _has_keys(saved, own):
+        yield f"has an optimizer without {' and '.join(own)}"
+        return
+    if not is_torchs:
         return
     state = cast("dict[str, Any]", saved)
     groups, own_groups = state["param_groups"], optimizer.param_groups
@@ -62,11 +68,12 @@ def compare_optimizer(saved: object, optimizer: Optimizer, model: Module) -> Ite
         yield f"has an optimizer of {sizes} parameters by group where this one has {own_sizes}"
         return
     names = {parameter: name for name, parameter in model.named_parameters()}
-    for group, own_group in zip(groups, own_groups, strict=True):
-        if difference := _other_settings(group, own_group, optimizer):
+    holders = [member for member in members_of(optimizer) for _ in member.param_groups]
+    for group, own_group, holder in zip(groups, own_groups, holders, strict=True):
+        if difference := _other_settings(group, own_group, holder):
             yield difference
             continue
-        yield from _compare_group(type(optimizer), state["state"], group, own_group, names)
+        yield from _compare_group(type(holder), state["state"], group, own_group, names)
 
 
 def own_tensors(optimizer: Optimizer) -> None:
@@ -111,6 +118,10 @@ def is_optimizer_state(value: object) -> bool:
         and len(set(numbers)) == len(numbers)
         and all(isinstance(state, dict) for state in states.values())
     )
+
+
+def _has_keys(value: object, keys: Iterable[str]) -> bool:
+    return isinstance(value, dict) and value.keys() == set(keys)
 
 
 def _other_settings(

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from infrastructure.training.distributed.modules import is_distributed
+from infrastructure.training.multi_optimizer import members_of
 
 
 def is_shared_by_ranks(model: Module) -> bool:
@@ -73,7 +74,8 @@ class RankGradients:
         else:
             trained = [p for p in parameters if p.requires_grad]
             self._group, self._ranks, self._replicas = _mesh(trained)
-            _require_sharded_step(optimizer, trained[0])
+            for member in members_of(optimizer):
+                _require_sharded_step(member, trained[0])
         self.begin_micro_batch(0)
 
     @property

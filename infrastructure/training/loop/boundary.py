@@ -6,6 +6,7 @@ import time
 
 from infrastructure.events import Command, SaveCheckpoint, SetPrecision
 from infrastructure.events.event import Notice, PrecisionChanged
+from infrastructure.training.evaluation_weights import evaluation_weights
 from infrastructure.training.loop.divergence import RestoreWeights
 from infrastructure.training.loop.precision_decision import DecidedPrecision
 from infrastructure.training.loop.training import Training
@@ -44,7 +45,8 @@ def end_epoch(training: Training) -> None:
 def evaluate(training: Training) -> None:
     """Evaluate the model as it is; the time does not count as step time."""
     begun = time.monotonic()
-    training.evaluations.evaluate()
+    with evaluation_weights(*training.optimizers):
+        training.evaluations.evaluate()
     training.reporter.exclude(time.monotonic() - begun)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sized
 
 from infrastructure.events.event import Notice
 from infrastructure.training.distributed import RankBatch
+from infrastructure.training.evaluation_weights import use_evaluation_weights
 from infrastructure.training.inputs import random_state, restore_random_state, to_device
 from infrastructure.training.loop.boundary import (
     after_step,
@@ -51,6 +52,7 @@ def run(training: Training) -> TrainingResult:
         training.divergence.require_progress()
         if training.evaluations.last is None:  # the run was resumed after its last epoch
             evaluate(training)
+        use_evaluation_weights(*training.optimizers)
         training.evaluations.restore_best()
     return TrainingResult(
         outcome="stopped" if training.stopped else "done",

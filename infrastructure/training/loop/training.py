@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Forward, Job
 from infrastructure.agent_contract.training_job import Batch
@@ -22,7 +23,7 @@ from infrastructure.training.loop.precision_decision import DecidedPrecision, Pr
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.loop.telemetry import TelemetryObserver
-from infrastructure.training.parts import Trainer
+from infrastructure.training.parts import Trainer, trainers_of
 from infrastructure.training.rounds import JobKind, Rounds
 
 
@@ -103,3 +104,8 @@ class Training:
     observers: Sequence[StepObserver]
     unhandled: StepStats | None = None
     stopped: bool = False
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizer of each part; of a job without parts, its optimizer."""
+        return [trainer.optimizer for trainer in trainers_of(self.trainer)]

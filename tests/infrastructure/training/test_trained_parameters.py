@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from infrastructure.training import MultiOptimizer
 from infrastructure.training.trained_parameters import device_of, trained_parameters
 
 
@@ -27,6 +28,15 @@ def test_parameters_of_another_model_are_refused_by_shape() -> None:
     other = nn.Linear(3, 1)
     with pytest.raises(ValueError, match=r"2 of .* 2 .*\(1, 3\)"):
         trained_parameters(nn.Linear(2, 1), sgd(other))
+
+
+def test_a_parameter_of_two_members_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    both = MultiOptimizer(
+        torch.optim.Muon([model[0].weight]), torch.optim.AdamW(model.parameters())
+    )
+    with pytest.raises(ValueError, match=r"0\.weight is in two optimizers, Muon and AdamW.*leave"):
+        trained_parameters(model, both)
 
 
 def test_an_optimizer_that_updates_nothing_is_refused() -> None:
