@@ -11,6 +11,7 @@ import torch
 from benchmarks.measuring.observe import count_reads
 from benchmarks.measuring.spread import Spread
 from benchmarks.step.accuracy import compare_accuracy
+from benchmarks.step.buffers import compare_buffer_restore
 from benchmarks.step.cases import list_comparisons
 from benchmarks.step.loops import HALF_DTYPES, Requested, Setup, naive
 from benchmarks.step.models import SIZES, build_batches, build_model
@@ -54,6 +55,8 @@ def measure_figures(
     for precision in get_args(Requested):
         if precision in ("fp32", "fp16"):  # without and with loss scale; there are no products
             yield compare_optimizer_phases(device, precision, rounds=effort.phase_rounds, seed=seed)
+    for name in ("tiny", "small"):
+        yield compare_buffer_restore(name, device, rounds=effort.cpu_rounds, seed=seed)
     # On a CPU FP16 is slow, so only tiny is affordable.
     size = SIZES["small" if device.type == "cuda" else "tiny"]
     for precision in HALF_DTYPES:

@@ -57,13 +57,12 @@ class BufferRestore:
             return
         self._is_open = True
         now = [registry.get(name) for registry, name in self._places]
-        if (
-            self._can_copy_again
-            and all(map(is_, now, self._before))
-            and [buffer.shape for buffer in self._sources] == self._shapes
-        ):
+        if not (self._can_copy_again and all(map(is_, now, self._before))):
+            self._make_copies(now)
+            return
+        try:
             copy_all(self._targets, self._sources)
-        else:
+        except RuntimeError:  # a buffer has grown in place
             self._make_copies(now)
 
     def _make_copies(self, buffers: list[Tensor | None]) -> None:
@@ -72,7 +71,6 @@ class BufferRestore:
         copied = [(old, new) for old, new in pairs if new is not None and new is not old]
         self._sources = [old for old, _ in copied if old is not None]
         self._targets = [new for _, new in copied]
-        self._shapes = [new.shape for new in self._targets]
         self._can_copy_again = not any(buffer.requires_grad for buffer in self._sources)
 
     def _copy_of(self, buffer: Tensor | None) -> Tensor | None:
@@ -83,21 +81,23 @@ class BufferRestore:
         is_expanded = any(stride == 0 and size > 1 for stride, size in strides)
         return buffer if is_expanded or buffer.is_inference() else buffer.detach().clone()
 
-    @torch.no_grad()
     def close_window(self, skipped: Tensor) -> None:
         """Restore the buffers if *skipped*, float32 ``[]``, is 1; leave them if it is 0."""
         if not self._is_open:
             return
         self._is_open = False
-        if self.host_decides and not skipped.item():
-            return
-        is_skipped = skipped.bool()
+        if not self.host_decides or skipped.item():
+            self._restore(skipped.bool())
+
+    @torch.no_grad()
+    def _restore(self, is_skipped: Tensor) -> None:
         for place, buffer, copy in zip(self._places, self._before, self._copies, strict=True):
             registry, name = place
             now = registry.get(name)
             if now is None or copy is None or now is copy:
                 continue
             if now.shape != copy.shape or now.dtype != copy.dtype or now.device != copy.device:
+                self._can_copy_again = False
                 continue
             if now is buffer:
                 # .data: the backward pass of another loss may still need the buffer
