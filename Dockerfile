@@ -20,6 +20,18 @@ COPY pyproject.toml README.md LICENSE ./
 COPY genesis_fp16 genesis_fp16
 COPY infrastructure infrastructure
 COPY agents agents
+
+# The documentation, which the page serves under /docs.
+FROM build AS docs
+RUN /opt/genesis-fp16/bin/pip install --constraint constraints.txt '.[docs]'
+COPY .env.example CHANGELOG.md ./
+COPY docs docs
+COPY deploy/prometheus deploy/prometheus
+COPY deploy/alertmanager deploy/alertmanager
+RUN /opt/genesis-fp16/bin/python -m sphinx -q -W -b html -d /doctrees docs /site
+
+FROM build AS package
+COPY --from=docs /site genesis_fp16/api/page/site
 RUN /opt/genesis-fp16/bin/pip install --constraint constraints.txt '.[postgres]'
 
 FROM ${BASE}
@@ -32,7 +44,7 @@ RUN apt-get update \
     && install -d -m 0755 /etc/genesis-fp16 \
     && echo '# All defaults: mount a folder with a .env here to have it otherwise.' \
        > /etc/genesis-fp16/.env
-COPY --from=build /opt/genesis-fp16 /opt/genesis-fp16
+COPY --from=package /opt/genesis-fp16 /opt/genesis-fp16
 ENV PATH=/opt/genesis-fp16/bin:$PATH \
     PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     GENESIS_ENV_FILE=/etc/genesis-fp16/.env \

@@ -317,6 +317,7 @@ def check_api(settings: Settings) -> CheckResult:
     host, port, file = settings.api_host, settings.api_port, settings.api_token_file
     if port is None:
         observed = "on its Unix socket alone" if settings.api_socket else "off"
+        observed = f"{observed}; GENESIS_API_PORT opens the page, to which alerts link"
         return CheckResult("control api", "ok", observed)
     try:
         count = len(Tokens(settings).in_force())

@@ -211,7 +211,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     api_host: Host = "127.0.0.1"
     """Address of the control API and the page on TCP, if GENESIS_API_PORT is set."""
     api_port: OrEmpty[Annotated[int, Field(ge=0, le=65535)]] = None
-    """TCP port of the control API and the page; 0: any free port; empty: no TCP."""
+    """TCP port of the API and the page, to which alerts link; 0: any free port; empty: no TCP."""
     api_token: ApiToken = Field(default=None, repr=False)
     """Token that the control API demands on TCP, 16 or more characters; docs/reference/api.md."""
     api_token_file: TokenFile = None
