@@ -23,6 +23,7 @@ FLAGS = (
     *("--disable-dev-shm-usage", "--hide-scrollbars", "--lang=en", "--disable-extensions"),
 )
 DESKTOP, PHONE = (1280, 900), (360, 740)
+BELOW = 8  # pixels of a picture below the last element
 RETRIES = 10
 SCRIPT_SECONDS = 110  # of 30 by default, below the client's own 120
 _REPLACED = ("does not belong to the document", "aborted by navigation", "execution context")
@@ -144,10 +145,11 @@ class Browser:
         """What pages have written to the console since the last call: errors, refused scripts."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
-    def picture(self, path: Path, *, most: int = 1400) -> None:
-        """Write a picture of the whole page, at most *most* pixels high, as PNG."""
-        width, height = self.run("[innerWidth, document.documentElement.scrollHeight]")
-        screen = {"width": width, "height": min(height, most), "deviceScaleFactor": 1}
+    def picture(self, path: Path, *, until: str = "footer") -> None:
+        """Write a picture of the page as PNG, down to the first element of the selector *until*."""
+        bottom = self.one(until).rect["y"] + self.one(until).rect["height"]
+        width, height = self.run("innerWidth"), round(bottom) + BELOW
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1}
         self._order("Emulation.setDeviceMetricsOverride", **screen, mobile=width == PHONE[0])
         self.driver.save_screenshot(str(path))
 
