@@ -196,7 +196,7 @@ def _print_proposal(proposal: Proposal, text: str, path: Path, *, written: bool)
     for note in proposal.notes:
         print_line(f"note: {note}")
     print_table(
-        ["sample", ""],
+        ["in the sample", ""],
         [
             ["records", proposal.records],
             ["transitions", proposal.transitions],

@@ -33,9 +33,12 @@ def test_the_files_of_the_tutorial_are_right(
 
     exec(compile(record, "record.py", "exec"), {"__name__": "__main__"})
     result = CliRunner().invoke(app, added.split())
-    assert (result.exit_code, "records      960" in result.output) == (0, True)
+    assert (result.exit_code, "records        960" in result.output) == (0, True)
     definition = tmp_path / ".genesis" / "agents.d" / "room.toml"
-    definition.write_text(f"{definition.read_text()}\n{training}")
+    proposed = definition.read_text()
+    moved = 'watts = { type = "box" }\n'
+    assert (moved in proposed, moved in training) == (True, True)
+    definition.write_text(f"{proposed.replace(moved, '')}\n{training}")
     room = read_definition(definition)
-    assert list(room.spec.targets) == ["later"]
+    assert (list(room.spec.action), list(room.spec.targets)) == (["watts"], ["later"])
     assert room.training.steps == 1_000_000
