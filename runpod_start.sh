@@ -4,7 +4,7 @@
 #   ./runpod_start.sh --quick                  minutes: shows that everything works
 #   ./runpod_start.sh [OPTION ...]             every preset with five seeds
 #
-# It probes, freezes and replays a policy, sweeps, and ends with results/report.html. OPTIONS reach
+# It compares precisions of a policy, freezes and replays it, sweeps, and ends with results/report.html. OPTIONS reach
 # lab sweep, such as --preset bf16_pure or --updates 500. Start it again to resume the sweep.
 # RESULTS names the folder; LAB_PROGRAM the program, where it is installed elsewhere.
 set -euo pipefail

@@ -74,6 +74,7 @@ def test_all_name_the_same_release(root: Path, dockerfile: str) -> None:
     places = [
         root / "deploy/compose/compose.yaml",
         root / "deploy/lab/Dockerfile",
+        *root.glob("docs/**/*.md"),
         *root.glob("deploy/kubernetes/overlays/*/*.yaml"),
     ]
     texts = [dockerfile, *(place.read_text() for place in places)]

@@ -52,13 +52,6 @@ def test_queries_filter_by_labels_that_the_metric_has(root: Path, dashboards: Da
                     assert asked <= labels[family] | {"le"}, f"{uid}: {target['expr']}"
 
 
-def test_the_check_by_hand_was_of_these_dashboards(root: Path, dashboards: Dashboards) -> None:
-    panels = sum(len(dashboard["panels"]) for dashboard in dashboards.values())
-    counted = f"the JSON of {len(dashboards)} dashboards with {panels} panels by `tsc --strict`"
-    said = (root / "docs/how-to/production.md").read_text()
-    assert counted in said, "check them again against Grafana's types, then correct the number"
-
-
 def test_panels_fill_the_rows_and_do_not_overlap(dashboards: Dashboards) -> None:
     for uid, dashboard in dashboards.items():
         taken: set[tuple[int, int]] = set()
