@@ -1,5 +1,9 @@
-"""``python -m tests.e2e.page.screenshots``: the pictures of the page in ``docs/``."""
+"""``python -m tests.e2e.page.screenshots``: the pictures of the page in ``docs/``.
 
+With ``--report FILE``, the ``report.html`` of a whole sweep of the precision lab: its pictures.
+"""
+
+import argparse
 import json
 import random
 import tempfile
@@ -77,10 +81,29 @@ def take(site: Site, browser: Browser) -> None:
     browser.picture(DOCS / "page-guard.png", until="#evidence ~ .card")
 
 
+def take_report(report: Path) -> None:
+    """Take the pictures of the top of *report*, on a desktop, and on a phone in the dark."""
+    with tempfile.TemporaryDirectory() as name:
+        browser = Browser(report.absolute().as_uri(), Path(name) / "profile")
+        try:
+            browser.open("")
+            browser.picture(DOCS / "precision-lab.png", until="figure")
+            browser.look(size=PHONE, dark=True)
+            browser.picture(DOCS / "precision-lab-phone.png", until="figure")
+        finally:
+            browser.close()
+
+
 def main() -> None:
     """Start what is needed, take the pictures, end everything."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", type=Path, help="report of the lab, instead of the page")
+    given = parser.parse_args()
     if problem := missing_program():
         raise SystemExit(problem)
+    if given.report is not None:
+        take_report(given.report)
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plugins = install_agents(folder / "plugins", hostile=False)
