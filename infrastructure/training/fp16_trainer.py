@@ -488,6 +488,8 @@ class FP16Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Model, optimizer, scale, growth tracker and counters; reads the device.
 
+        Of the frozen base under an adapter, the state holds only hashes; see `FrozenBase`.
+
         Raises:
             RuntimeError: Inside an accumulation window: half a step cannot be saved.
         """
@@ -499,7 +501,7 @@ class FP16Trainer:
 
         Raises:
             RuntimeError: Inside an accumulation window: its gradients belong to other weights.
-            ValueError: The state belongs to another model, or is not a trainer's.
+            ValueError: The state belongs to another model or frozen base, or is not a trainer's.
         """
         self._require_step_boundary("a state can be loaded")
         self.state.load(state)
@@ -522,7 +524,8 @@ class FP16Trainer:
         load too; see `infrastructure.training.checkpoints.original`.
 
         Raises:
-            CheckpointError: It is missing, incomplete, corrupt, or belongs to another model.
+            CheckpointError: It is missing, incomplete, corrupt, or belongs to another model or
+                frozen base.
             RuntimeError: Inside an accumulation window: its gradients belong to other weights.
         """
         self._require_step_boundary("a state can be loaded")

@@ -26,6 +26,7 @@ from infrastructure.training.distributed import Ranks, is_sharded
 from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.loss_scale import LossScale
 from infrastructure.training.precision import Precision
+from infrastructure.training.precision.frozen_base import FrozenBase
 from infrastructure.training.precision.switch import PrecisionSwitch
 from infrastructure.training.step_record import StepRecord
 
@@ -39,7 +40,8 @@ log = structlog.get_logger()
 class TrainerState:
     """Saves and restores model, optimizer, loss scale and counters, under any precision.
 
-    Parameter names are those of the plain model, also under DDP.
+    Parameter names are those of the plain model, also under DDP. Of a `FrozenBase` only the hashes
+    are saved.
     """
 
     def __init__(
@@ -55,12 +57,15 @@ class TrainerState:
         self._model, self._optimizer = unwrapped(model), optimizer
         self._switch, self._loss_scale, self._record = switch, loss_scale, record
         self._adaptive_clip = adaptive_clip
+        self._base = FrozenBase(self._model)
 
     def to_dict(self) -> dict[str, Any]:
         """See `FP16Trainer.state_dict`."""
         with self._switch.float32_parameters():
+            weights, base = self._base.leave_out(self._model.state_dict())
             return {
-                "model": self._model.state_dict(),
+                "model": weights,
+                "frozen_base": base,
                 "optimizer": self._optimizer.state_dict(),
                 "loss_scale": self._loss_scale.state_dict(),
                 "record": self._record.state_dict(),
@@ -98,7 +103,8 @@ class TrainerState:
             wrong = compare_optimizer(state["optimizer"], self._optimizer, self._model)
             if problems := in_one_line(wrong):
                 raise ValueError(f"the state {problems}")
-            self._load_model(state["model"])
+            base = state.get("frozen_base", {})  # earlier releases saved all parameters
+            self._load_model(self._base.put_back(state["model"], base))
             self._optimizer.load_state_dict(state["optimizer"])
             own_tensors(self._optimizer)
         self._loss_scale.load_state_dict(state["loss_scale"])

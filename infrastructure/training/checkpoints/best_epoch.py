@@ -13,6 +13,7 @@ from torch.nn import Module
 from infrastructure.agent_contract import Evaluation
 from infrastructure.files import FileHash, hash_bytes, write_atomically
 from infrastructure.training.checkpoints.fit import compare_model, in_one_line
+from infrastructure.training.precision.frozen_base import FrozenBase, OtherBaseError
 from infrastructure.training.tensor_files import TensorFileError, read_tensors, tensor_bytes
 
 _DIGEST_BYTES = 65  # in hexadecimal digits, and a line end
@@ -40,13 +41,19 @@ class BestEpoch:
     Args:
         path: File that is read if it exists, and replaced atomically by each better epoch.
         on_damage: Called, once, with what is wrong with *path*; by default it is raised.
+        base: Frozen base of the network, which the file holds by hash; None to save all weights.
 
     Attributes:
         evaluation: Evaluation of the best epoch; None if there is none yet.
     """
 
-    def __init__(self, path: Path, on_damage: Callable[[BestEpochError], None] = _refuse) -> None:
-        self._path, self._on_damage = path, on_damage
+    def __init__(
+        self,
+        path: Path,
+        on_damage: Callable[[BestEpochError], None] = _refuse,
+        base: FrozenBase | None = None,
+    ) -> None:
+        self._path, self._on_damage, self._base = path, on_damage, base
         self.evaluation: Evaluation | None = None
         self._damaged = False
         if (saved := self._read()) is not None:
@@ -58,12 +65,16 @@ class BestEpoch:
         if not _selected_by(evaluation).better_than(best):
             return
         metrics = {name: float(value) for name, value in evaluation.metrics.items()}
+        weights, base = network.state_dict(), dict[str, str]()
+        if self._base is not None:
+            weights, base = self._base.leave_out(weights)
         saved = {
             "metrics": metrics,
             "primary": evaluation.primary,
             "higher_is_better": evaluation.higher_is_better,
             "selection_loss": evaluation.selection_loss,
-            "network": network.state_dict(),
+            "network": weights,
+            "frozen_base": base,
         }
         content, hashed = tensor_bytes(saved)
         if os.path.lexists(self._path) and not self._path.is_file():
@@ -107,9 +118,13 @@ class BestEpoch:
         except TensorFileError as error:
             raise BestEpochError(self._path, f"torch cannot read it ({error})") from None
         try:
-            network = saved.pop("network")
+            network, base = saved.pop("network"), saved.pop("frozen_base", {})
+            if self._base is not None:
+                network = self._base.put_back(network, base)
             metrics = {name: float(value) for name, value in saved.pop("metrics").items()}
             return Evaluation(metrics=metrics, **saved), network
+        except OtherBaseError as error:
+            raise BestEpochError(self._path, str(error)) from None
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
             problem = "it does not hold the weights of an epoch"
             raise BestEpochError(self._path, problem) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch.nn import Module
+
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import BaseEvent, Notice, StepStats
@@ -27,6 +29,7 @@ from infrastructure.training.loop.telemetry import TelemetryObserver
 from infrastructure.training.loop.training import StepObserver, Stepper, Training
 from infrastructure.training.parts import make_trainer, trainers_of
 from infrastructure.training.precision import Precision
+from infrastructure.training.precision.frozen_base import FrozenBase
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.rounds import JobKind, first_batches, kind_of
 
@@ -82,7 +85,7 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
         first_batch=first_batch,
         progress=progress,
         early_stop=early_stop,
-        best_epoch=_best_epoch(kind, env),
+        best_epoch=_best_epoch(kind, env, model.plain),
         emit=env.emit,
     )
     profile_folder = env.folder.parent / "profile"
@@ -143,7 +146,7 @@ def _with_kept_modules(job: Job, env: TrainingEnv, ranks: Ranks) -> Job:
     return job
 
 
-def _best_epoch(kind: JobKind, env: TrainingEnv) -> BestEpoch | None:
+def _best_epoch(kind: JobKind, env: TrainingEnv, network: Module) -> BestEpoch | None:
     if env.best_epoch is None or not kind.keeps_best_epoch:
         return None
 
@@ -151,7 +154,7 @@ def _best_epoch(kind: JobKind, env: TrainingEnv) -> BestEpoch | None:
         consequence = "the best epoch is chosen among those trained from now on"
         env.emit(Notice.warning("best_epoch_damaged", error, consequence=consequence))
 
-    return BestEpoch(env.best_epoch, warn)
+    return BestEpoch(env.best_epoch, warn, FrozenBase(network))
 
 
 def _observers(

@@ -14,6 +14,7 @@ from infrastructure.agent_contract.training_job import Batch
 from infrastructure.training.distributed import DistributedModel, Ranks
 from infrastructure.training.inputs import to_device
 from infrastructure.training.precision import Precision, PrecisionForward
+from infrastructure.training.precision.frozen_base import FrozenBase
 from infrastructure.training.precision.roles import PRESETS, Role, RoleForward, RolePrecisions
 from infrastructure.training.rounds.generation import generate
 
@@ -61,6 +62,7 @@ class OnPolicyRounds:
         self, job: OnPolicyJob, model: DistributedModel, ranks: Ranks, device: torch.device
     ) -> None:
         self._job, self._model, self._ranks, self._device = job, model, ranks, device
+        self._base = FrozenBase(model.plain)
         self.per_epoch = job.rounds_per_epoch
         self._precisions = PRESETS["fp32_baseline"]
         self.generated: GeneratedRound | None = None
@@ -141,25 +143,33 @@ class OnPolicyRounds:
     def state_dict(self) -> dict[str, Any]:
         """The batches of the round under way, and the float32 weights that only a copy holds."""
         lagging = self._rollout if self._job.sync_every_rounds > 1 else None
+        rollout, rollout_base = self._saved(lagging)
+        reference, reference_base = self._saved(self._reference)
         return {
             "round": self._round,
             "batches": [dict(batch) for batch in self.batches],
             "synced_round": self._synced_round,
-            "rollout": lagging.state_dict() if lagging else None,
-            "reference": self._reference.state_dict() if self._reference else None,
+            "rollout": rollout,
+            "rollout_base": rollout_base,
+            "reference": reference,
+            "reference_base": reference_base,
         }
+
+    def _saved(self, copy: RoleForward | None) -> tuple[dict[str, Any] | None, dict[str, str]]:
+        return (None, {}) if copy is None else self._base.leave_out(copy.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned on any number of ranks."""
         self._round, self.batches = state["round"], state["batches"]
         self._synced_round = state["synced_round"]
         if self._ranks.is_rank_zero:
-            self._rollout = self._restored(Role.ROLLOUT, state["rollout"])
-            self._reference = self._restored(Role.REFERENCE, state["reference"])
+            self._rollout = self._restored(Role.ROLLOUT, state)
+            self._reference = self._restored(Role.REFERENCE, state)
 
-    def _restored(self, role: Role, weights: dict[str, Any] | None) -> RoleForward | None:
+    def _restored(self, role: Role, state: dict[str, Any]) -> RoleForward | None:
+        weights, base = state[role], state.get(f"{role}_base", {})  # earlier releases lack the base
         if weights is None:
             return None
         copy = RoleForward(self._model.plain, self._device, self._precisions[role])
-        copy.load_state_dict(weights)
+        copy.load_state_dict(self._base.put_back(weights, base))
         return copy

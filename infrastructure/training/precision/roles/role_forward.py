@@ -13,6 +13,7 @@ from infrastructure.events.role_precision import FP32, RolePrecision
 from infrastructure.training.distributed.modules import unwrapped, whole_tensor
 from infrastructure.training.model_copy import copy_model
 from infrastructure.training.precision.forward import PrecisionForward
+from infrastructure.training.precision.frozen_halves import frozen_halves
 from infrastructure.training.precision.master_weights import castable_parameters
 from infrastructure.training.precision.outputs import cast_floats
 from infrastructure.training.precision.precision import Precision
@@ -34,8 +35,10 @@ class RoleForward:
     The float32 weights are kept in the memory of the CPU while ``store`` is a half type, so that a
     rollback to FP32 restores them exactly.
 
+    Frozen half weights of the module on *device* are not copied but shared: nobody trains them.
+
     Args:
-        module: Module to copy, not sharded; its parameters are float32.
+        module: Module to copy, not sharded; its parameters are float32, or frozen in a half type.
         device: Where the copy computes.
         precision: Types of its role.
 
@@ -48,7 +51,9 @@ class RoleForward:
 
     def __init__(self, module: Module, device: torch.device, precision: RolePrecision) -> None:
         self._device = device
-        self.module = copy_model(unwrapped(module)).to(device).requires_grad_(False).eval()
+        module = unwrapped(module)
+        shared = [half for half in frozen_halves(module).values() if half.device == device]
+        self.module = copy_model(module, shared).to(device).requires_grad_(False).eval()
         self._weights: dict[Parameter, Tensor] = {}  # float32, on the CPU, of those in half
         self.precision = FP32
         self.set_precision(precision)

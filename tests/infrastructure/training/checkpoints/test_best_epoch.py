@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from infrastructure.agent_contract import Evaluation
 from infrastructure.training.checkpoints import BestEpoch, BestEpochError
+from infrastructure.training.precision.frozen_base import FrozenBase
 
 LOSS = {"metrics": {"loss": 1.0}, "primary": "loss", "higher_is_better": False}
 
@@ -140,3 +141,24 @@ def test_an_epoch_kept_by_an_earlier_release_is_compared_by_its_only_metric(tmp_
     best.save_if_better(_selected(0.5), _network(0.5))
     assert best.restore(network) == _selected(0.5)
     assert network.weight.tolist() == [[0.5, 0.5]]
+
+
+def test_a_frozen_base_is_kept_by_its_hash_and_another_one_is_refused_at_once(tmp_path):
+    path, problems = tmp_path / "best.pt", []
+
+    def adapted(value):
+        base = torch.nn.Linear(2, 2).bfloat16().requires_grad_(False)
+        torch.nn.init.constant_(base.weight, value)
+        torch.nn.init.zeros_(base.bias)
+        return torch.nn.Sequential(base, _network(value))
+
+    best = adapted(1)
+    BestEpoch(path, base=FrozenBase(best)).save_if_better(_loss(1.0), best)
+    again = adapted(1)
+    torch.nn.init.zeros_(again[1].weight)
+    assert BestEpoch(path, base=FrozenBase(again)).restore(again) == _loss(1.0)
+    assert torch.equal(again[1].weight, best[1].weight)
+    kept = BestEpoch(path, problems.append, FrozenBase(adapted(2)))
+    assert kept.evaluation is None
+    (problem,) = problems
+    assert "0.weight was bfloat16[2, 2]" in str(problem)

@@ -257,6 +257,7 @@ PLACES = [
     (*OF_FIRST, "step"),
     ("model",),
     ("model", "0.weight"),
+    ("frozen_base",),
     ("loss_scale",),
     ("loss_scale", "loss_scale"),
     ("record",),

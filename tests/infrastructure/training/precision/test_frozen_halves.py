@@ -126,7 +126,7 @@ def test_a_checkpoint_of_one_precision_is_resumed_in_the_other_bit_for_bit(half,
     for batch in batches(5):
         undisturbed.train_batch(batch, loss)
         resumed.train_batch(batch, loss)
-    states = [trainer.state_dict()["model"] for trainer in (undisturbed, resumed)]
+    states = [trainer.model.state_dict() for trainer in (undisturbed, resumed)]
     assert states[0]["base.0.weight"].dtype == half
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
