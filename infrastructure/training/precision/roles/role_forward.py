@@ -52,7 +52,8 @@ class RoleForward:
     def __init__(self, module: Module, device: torch.device, precision: RolePrecision) -> None:
         self._device = device
         module = unwrapped(module)
-        shared = [half for half in frozen_halves(module).values() if half.device == device]
+        there = torch.empty(0, device=device).device  # with its index
+        shared = [half for half in frozen_halves(module).values() if half.device == there]
         self.module = copy_model(module, shared).to(device).requires_grad_(False).eval()
         self._weights: dict[Parameter, Tensor] = {}  # float32, on the CPU, of those in half
         self.precision = FP32
