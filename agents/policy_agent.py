@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel
 from torch.nn import Module
 
@@ -30,7 +31,9 @@ from infrastructure.agent_contract import (
     Transition,
 )
 from infrastructure.agent_contract.agent import RecordedTransitions
+from infrastructure.policy.adapters import with_adapter
 from infrastructure.policy.tokenizer import CharacterTokenizer
+from infrastructure.training.precision.devices import native_half_types
 
 
 class PolicyAgent:
@@ -67,6 +70,12 @@ class PolicyAgent:
         if settings.start == "published":
             model = _load(context, context.at_start(self.published_folder(context), not_in_use))
         learner = self._learner(context, warm=model is not None)
+        if model is not None:
+            base = _base_type(context)
+            model = with_adapter(model, settings.lora_rank, seed=context.seed, base=base)
+        elif settings.lora_rank:
+            reason = "no policy is in use to freeze, so this run trains all weights"
+            context.logger.warning("lora_rank_without_effect", reason=reason)
         problems = HeldOutProblems.of(learner.task).choosing
         return learner.job(model or new_policy(learner.task, context.seed), problems)
 
@@ -134,6 +143,12 @@ def _load(context: RunContext, folder: Path) -> Module | None:
     except PublishedPolicyError as error:
         context.logger.warning("published_model_unreadable", error=str(error))
         return None
+
+
+def _base_type(context: RunContext) -> torch.dtype:
+    """FP16 where the device computes it, as runs do by default; else float32."""
+    fp16 = native_half_types(torch.device(context.device))["fp16"]
+    return torch.float16 if fp16 else torch.float32
 
 
 def _of_correction(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """The policy in use, as files that transformers reads and nothing unpickles.
 
 ``policy.json`` names the folder of the model, with the hash of each file, and is replaced last: a
-reader finds the old policy or the new one, never a mixture.
+reader finds the old policy or the new one, never a mixture. Of a policy with an adapter, that
+folder holds the adapter alone, in peft's format; ``policy.json`` names the one of its base as well.
 """
 
 from __future__ import annotations
@@ -13,21 +14,40 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import torch
 from pydantic import BaseModel, Field
 from safetensors import SafetensorError
 from torch.nn import Module
 from transformers.utils import logging as transformers_logging
 
-from infrastructure.files import JsonFileError, hash_file, read_model, write_atomically
+from infrastructure.files import (
+    JsonFileError,
+    hash_bytes,
+    hash_file,
+    read_model,
+    write_atomically,
+)
+from infrastructure.policy.adapters import adapter_rank, base_of, load_adapter
 from infrastructure.policy.models import PolicyModelError, load_policy, vocabulary_size
+from infrastructure.training.precision.frozen_base import FrozenBase
 
-_INDEX, _PREFIX = "policy.json", "policy-"
+_INDEX, _PREFIX, _BASE = "policy.json", "policy-", "base-"
 _MOST_INDEX_BYTES = 1 << 24
+
+
+class _Base(BaseModel):
+    folder: str = Field(pattern=f"^{_BASE}[0-9a-f]{{8}}$")
+    sha256: dict[str, str] = Field(min_length=1)  # of each file
 
 
 class _Index(BaseModel):
     folder: str = Field(pattern=f"^{_PREFIX}[0-9a-f]{{8}}$")
     sha256: dict[str, str] = Field(min_length=1)  # of each file
+    base: _Base | None = None
+
+    @property
+    def folders(self) -> set[str]:
+        return {self.folder} if self.base is None else {self.folder, self.base.folder}
 
 
 class PublishedPolicyError(ValueError):
@@ -35,7 +55,9 @@ class PublishedPolicyError(ValueError):
 
 
 def save_published(folder: Path, model: Module, details: Mapping[str, object]) -> None:
-    """Replace the policy in *folder* by *model*, a float32 model of transformers.
+    """Replace the policy in *folder* by *model*, a model of transformers.
+
+    It is float32, or has an adapter over a frozen base.
 
     Args:
         folder: Created if it is missing.
@@ -45,29 +67,36 @@ def save_published(folder: Path, model: Module, details: Mapping[str, object]) -
         OSError: Writing failed; the previous policy stays in use, and nothing of the new one is
             left.
     """
-    previous = _folder_in_use(folder)
+    previous = _folders_in_use(folder)
     written = folder / f"{_PREFIX}{secrets.token_hex(4)}"
+    base = _base_folder(folder, model) if adapter_rank(model) else None
+    kept = {written.name} | ({base.name} if base else set())
     try:
         with _no_progress_bars():
-            model.save_pretrained(written, safe_serialization=True)  # type: ignore[operator]
+            if base is not None and not _is_base_in_use(base):
+                shutil.rmtree(base, ignore_errors=True)  # damaged, or left by a killed process
+                _save(base_of(model).to(_base_type(model)), base)
+            _save(model, written)
         index = {"folder": written.name, "sha256": _digests(written), "details": dict(details)}
+        if base is not None:
+            index["base"] = {"folder": base.name, "sha256": _digests(base)}
         write_atomically(folder / _INDEX, json.dumps(index, indent=1))
     except BaseException as error:
-        if _folder_in_use(folder) != written.name:
-            shutil.rmtree(written, ignore_errors=True)
+        for name in kept - _folders_in_use(folder):
+            shutil.rmtree(folder / name, ignore_errors=True)
         if isinstance(error, SafetensorError):  # how it reports a full disk
             raise OSError(f"{written} cannot be written: {error}") from error
         raise
-    for version in folder.glob(f"{_PREFIX}*"):
-        if version.name not in (written.name, previous):  # a reader may have the previous one open
+    for version in (*folder.glob(f"{_PREFIX}*"), *folder.glob(f"{_BASE}*")):
+        if version.name not in kept | previous:  # a reader may have the previous one open
             shutil.rmtree(version, ignore_errors=True)
 
 
 def not_in_use(folder: str, names: list[str]) -> list[str]:
     """The *names* in the *folder* of a published policy that are not of the policy in use."""
-    if (in_use := _folder_in_use(Path(folder))) is None:
+    if not (in_use := _folders_in_use(Path(folder))):
         return []
-    return [name for name in names if name not in (_INDEX, in_use)]
+    return [name for name in names if name not in in_use | {_INDEX}]
 
 
 def has_published(folder: Path) -> bool:
@@ -90,14 +119,14 @@ def load_published(folder: Path, vocabulary: int) -> Module | None:
     index = _read_index(folder)
     policy_folder = folder / index.folder
     try:
-        digests = _digests(policy_folder)
-        for name in sorted(digests.keys() | index.sha256.keys()):
-            if digests.get(name) != index.sha256.get(name):
-                raise PublishedPolicyError(
-                    f"{policy_folder / name}: {_difference(name, digests, index)}"
-                )
+        _check_files(policy_folder, index.sha256)
         with _no_progress_bars():
-            model = load_policy(policy_folder, pickles=False)
+            if index.base is None:
+                model = load_policy(policy_folder, pickles=False)
+            else:
+                _check_files(folder / index.base.folder, index.base.sha256)
+                model = load_policy(folder / index.base.folder, pickles=False)
+                load_adapter(model, policy_folder)
         if (rows := vocabulary_size(model)) != vocabulary:
             raise PublishedPolicyError(
                 f"{policy_folder} predicts {rows} ids, but the tokenizer has {vocabulary}: "
@@ -124,18 +153,54 @@ def _digests(folder: Path) -> dict[str, str]:
     return {path.name: hash_file(path).sha256 for path in sorted(folder.iterdir())}
 
 
-def _difference(name: str, digests: Mapping[str, str], index: _Index) -> str:
-    if name not in index.sha256:
+def _check_files(folder: Path, sha256: Mapping[str, str]) -> None:
+    """Compare the files of *folder* with their hashes in the index.
+
+    Raises:
+        PublishedPolicyError: A file is missing, damaged or not listed.
+        OSError: The folder cannot be read.
+    """
+    digests = _digests(folder)
+    for name in sorted(digests.keys() | sha256.keys()):
+        if digests.get(name) != sha256.get(name):
+            raise PublishedPolicyError(f"{folder / name}: {_difference(name, digests, sha256)}")
+
+
+def _difference(name: str, digests: Mapping[str, str], sha256: Mapping[str, str]) -> str:
+    if name not in sha256:
         return f"{_INDEX} does not list this file; remove it"
     if name not in digests:
         return f"the file is missing, but {_INDEX} lists it"
     return f"its hash is not that in {_INDEX}"
 
 
-def _folder_in_use(folder: Path) -> str | None:
+def _save(model: Module, folder: Path) -> None:
+    model.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
+
+
+def _base_folder(folder: Path, model: Module) -> Path:
+    """Folder of the frozen base of *model*, named by a hash of its weights."""
+    _, hashes = FrozenBase(model).leave_out(model.state_dict())
+    content = json.dumps(hashes, sort_keys=True).encode()
+    return folder / f"{_BASE}{hash_bytes(content).sha256[:8]}"
+
+
+def _is_base_in_use(base: Path) -> bool:
+    """Whether the policy in use has *base*, undamaged."""
+    with suppress(PublishedPolicyError, OSError):
+        in_use = _read_index(base.parent).base
+        return in_use == _Base(folder=base.name, sha256=_digests(base))
+    return False
+
+
+def _base_type(model: Module) -> torch.dtype:
+    return next(p.dtype for p in model.parameters() if not p.requires_grad)
+
+
+def _folders_in_use(folder: Path) -> set[str]:
     with suppress(PublishedPolicyError):  # there is none, or a damaged one
-        return _read_index(folder).folder
-    return None
+        return _read_index(folder).folders
+    return set()
 
 
 def _read_index(folder: Path) -> _Index:

@@ -29,6 +29,8 @@ class PolicySettings(BaseModel):
         loss: Loss of the completions.
         kl_coefficient: Weight of the divergence from the policy after the warm-up; 0 for none.
         correction: Correction for the mismatch of rollout and trainer, by its name; none for none.
+        lora_rank: Rank of the adapter that is trained over the policy in use, which is frozen; 0
+            trains all weights, and so does a run that finds no policy in use.
         temperature: Temperature of the rollout, and of the held-out completions that are rewarded.
     """
 
@@ -45,6 +47,7 @@ class PolicySettings(BaseModel):
     loss: LossName = "dr_grpo"
     kl_coefficient: float = Field(default=0.0, ge=0.0, le=1000.0, allow_inf_nan=False)
     correction: str = "none"
+    lora_rank: int = Field(default=0, ge=0, le=1024)
     temperature: float = Field(default=1.0, ge=0.01, le=100.0)
 
     @field_validator("correction")
@@ -57,6 +60,15 @@ class PolicySettings(BaseModel):
                 f"unknown correction {value!r}: choose one of {', '.join(CORRECTIONS)}"
             )
         return value
+
+    @model_validator(mode="after")
+    def _check_base(self) -> PolicySettings:
+        if self.lora_rank and self.start == "random":
+            raise ValueError(
+                f"LORA_RANK={self.lora_rank} freezes the policy in use, but START=random begins "
+                "without one: set START=published, or LORA_RANK=0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_size_of_a_round(self) -> PolicySettings:

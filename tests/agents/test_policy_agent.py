@@ -16,6 +16,7 @@ from genesis_fp16.plugins.model_versions import keep_unrecorded, put_back, read_
 from genesis_fp16.testing import check_agent
 from infrastructure.agent_contract import Evaluation, EvaluationReport, RunContext
 from infrastructure.agent_contract.run_context import Budget
+from infrastructure.policy.adapters import adapter_rank, base_of, merged
 from infrastructure.training import Precision
 from infrastructure.training.precision import PrecisionForward
 from infrastructure.training.rounds.kinds import untrained_roles
@@ -70,8 +71,9 @@ def sorter(tmp_path_factory: pytest.TempPathFactory) -> torch.nn.Module:
     return job.model
 
 
-def test_it_keeps_the_contract() -> None:
-    check_agent(PolicyAgent, settings=SMALL)
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_it_keeps_the_contract(lora_rank: int) -> None:
+    check_agent(PolicyAgent, settings={**SMALL, "lora_rank": lora_rank})
 
 
 def test_only_a_better_policy_is_published_and_the_next_run_begins_with_it(
@@ -132,6 +134,57 @@ def test_attempts_and_the_repetition_of_a_run_begin_with_what_it_began_with(
     job = agent.build_job(repeated, [])
     assert job.warm_up_rounds == 0
     assert all(map(torch.equal, job.model.parameters(), sorter.parameters()))
+
+
+def teach(model: torch.nn.Module, context: RunContext) -> None:
+    """Train what is not frozen of *model* with demonstrations."""
+    job = PolicyAgent().build_job(context, [])  # of a folder without a policy
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer, device = torch.optim.AdamW(trained, lr=5e-3), torch.device("cpu")
+    forward = PrecisionForward(model, device, Precision.FP32)
+    roles = untrained_roles(job, job.model, device)
+    for round_ in range(job.warm_up_rounds):
+        for batch in job.batches(round_, roles):
+            job.loss(forward, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_an_adapter_is_trained_over_the_policy_in_use_and_published_alone(
+    context: RunContext, sorter: torch.nn.Module, tmp_path: Path
+) -> None:
+    agent, folder = PolicyAgent(), PolicyAgent().published_folder(context)
+
+    def run(name: str, lora_rank: int) -> RunContext:
+        settings = PolicySettings(**SMALL, lora_rank=lora_rank)
+        return replace(context, run_folder=tmp_path / name, settings=settings)
+
+    with structlog.testing.capture_logs() as logs:
+        first = agent.build_job(run("first", 4), [])
+    assert [each["event"] for each in logs] == ["lora_rank_without_effect"]
+    assert first.warm_up_rounds == WARM_UP
+    assert all(parameter.requires_grad for parameter in first.model.parameters())
+    assert agent.publish(run("first", 4), sorter, report(0.9)).published
+
+    adapted = agent.build_job(run("second", 4), []).model
+    assert adapter_rank(adapted) == 4
+    assert all(map(torch.equal, base_of(adapted).parameters(), sorter.parameters()))
+    teach(adapted, context_in(tmp_path / "empty"))
+    published = agent.publish(run("second", 4), adapted, report(0.9))
+    assert published.published, published.reason
+    in_use = agent.published_model(context)
+    assert all(map(torch.equal, in_use.parameters(), adapted.parameters()))
+    assert len(list(folder.glob("base-*"))) == 1
+
+    again = agent.build_job(run("third", 4), []).model
+    assert all(map(torch.equal, again.parameters(), adapted.parameters()))
+    assert not agent.publish(run("third", 4), again, report(0.9)).published
+    expected = merged(adapted).state_dict()
+    for rank in (2, 0):
+        other = agent.build_job(run(f"rank-{rank}", rank), []).model
+        assert adapter_rank(other) == rank
+        found = base_of(other).state_dict()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_a_damaged_policy_in_use_is_reported_and_replaced(

@@ -18,6 +18,7 @@ from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import PrecisionState, Role
 from infrastructure.events.role_precision import FP32
 from infrastructure.policy import TokenBatch, TokenBatchError
+from infrastructure.policy.adapters import merged
 from infrastructure.policy.models import build_policy
 from infrastructure.precision_lab import computations
 from infrastructure.precision_lab.environment import fixed_numerics
@@ -221,7 +222,7 @@ def _chunks(
 
 
 def _plain(model: Module, device: torch.device) -> Module:
-    """The language model alone, without the networks that a loss trains beside it."""
+    """The language model alone, its adapter merged, without the networks that a loss trains."""
     config = getattr(model, "config", None)
     if config is None:
         raise LabError(
@@ -229,7 +230,7 @@ def _plain(model: Module, device: torch.device) -> Module:
             "cannot be frozen"
         )
     plain = build_policy(config, seed=0)
-    state, expected = model.state_dict(), plain.state_dict()
+    state, expected = merged(model).state_dict(), plain.state_dict()
     if not expected.keys() <= state.keys():
         missing = sorted(expected.keys() - state.keys())
         raise LabError(f"the model lacks {missing[0]}, which its configuration has")

@@ -16,6 +16,7 @@ from agents.policy.learner import (
     is_reinforced,
     new_policy,
 )
+from agents.policy.objectives import NETWORKS
 from agents.policy.settings import LossName, PolicySettings
 from agents.policy.tasks import TASKS, Task, is_held_out
 from infrastructure.agent_contract import Job
@@ -23,9 +24,11 @@ from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
 from infrastructure.policy import TokenBatch
+from infrastructure.policy.adapters import with_adapter
 from infrastructure.policy.corrections import CORRECTIONS
 from infrastructure.policy.mismatch import MismatchObserver
 from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.checkpoints import read_checkpoint
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import Precision, PrecisionForward
@@ -51,6 +54,13 @@ def job_of(task: Task = TASK, *, warm: bool = False, **settings) -> Job:
     own = PolicySettings(task=task.name, **{**SMALL, **settings})
     learner = PolicyLearner(task=task, settings=own, seed=5, warm=warm)
     return learner.job(new_policy(task, 5))
+
+
+def adapted_job(base: torch.dtype, **settings) -> Job:
+    """The job of an adapter over a frozen base."""
+    own = PolicySettings(task=TASK.name, **{**SMALL, **settings})
+    learner = PolicyLearner(task=TASK, settings=own, seed=5, warm=True)
+    return learner.job(with_adapter(new_policy(TASK, 5), 4, seed=5, base=base))
 
 
 def run(
@@ -134,6 +144,46 @@ def test_it_resumes_in_a_round_bit_for_bit(tmp_path: Path, precision: str, loss:
     resumed = run(job, tmp_path / "parts", precision)
     assert resumed.evaluation == expected.evaluation
     assert torch.equal(weights(job), weights(whole))
+
+
+@pytest.mark.parametrize("base", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("precision", "loss"),
+    [("fp32", "flowrl"), ("bf16", "flowrl"), ("fp16", "flowrl"), ("fp16", "ppo")],
+)
+def test_an_adapter_resumes_in_a_round_bit_for_bit_and_its_base_stays(
+    tmp_path: Path, precision: str, loss: str, base: torch.dtype
+) -> None:
+    changes = {"kl_coefficient": 0.05, "sync_every_rounds": 2, "loss": loss}
+    whole, before = adapted_job(base, **changes), dict(adapted_job(base).model.named_parameters())
+    expected = run(whole, tmp_path / "whole", precision)
+    folder = tmp_path / "parts"
+    stopped = run(adapted_job(base, **changes), folder, precision, stop_at=5)
+    assert (stopped.outcome, stopped.steps) == ("stopped", 3)
+    (path,) = folder.glob("step-*.pt")
+    saved = read_checkpoint(path, CPU)
+    for weights_of in (saved["trainer"]["model"], saved["rounds"]["reference"] or {}):
+        assert all(".lora_" in name or name.startswith(NETWORKS[loss]) for name in weights_of)
+    job = adapted_job(base, **changes)
+    resumed = run(job, folder, precision)
+    assert resumed.evaluation == expected.evaluation
+    assert torch.equal(weights(job), weights(whole))
+    for name, parameter in whole.model.named_parameters():
+        if name in before:
+            assert torch.equal(parameter, before[name]) == (".lora_" not in name)
+
+
+def test_the_jobs_of_an_adapter_pass_the_check_and_their_mismatch_is_measured(
+    tmp_path: Path,
+) -> None:
+    job, events = adapted_job(torch.float16, loss="flowrl"), []
+    check_fp32_step(job, CPU)
+    observer = MismatchObserver(job.log_probs, 1, events.append, cpu_half=True)
+    run(job, tmp_path, "bf16", observe_round=observer)
+    report = events[0].report
+    assert (report.policy, report.rollout) == ("bf16", "bf16")
+    assert report.floor_k3 < 1e-9
+    assert report.k3 < 1e-3
 
 
 def test_the_policy_and_not_the_rollout_computes_the_old_log_probabilities() -> None:

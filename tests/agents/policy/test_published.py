@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from agents.policy.published import (
     save_published,
 )
 from agents.policy.tasks import TASKS
+from infrastructure.policy.adapters import adapter_rank, with_adapter
 
 IDS = 3 + len(TASKS["sorting"].characters)
 
@@ -51,6 +53,58 @@ def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     save_published(tmp_path, new_policy(TASKS["sorting"], 0), {})
     assert load_published(tmp_path, IDS) is not None
     assert capfd.readouterr() == ("", "")
+
+
+def adapted_policy(seed: int = 0, base: torch.dtype = torch.float16) -> torch.nn.Module:
+    """A policy whose adapter does something."""
+    model = with_adapter(new_policy(TASKS["sorting"], 0), 4, seed=seed, base=base)
+    torch.manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+@pytest.mark.parametrize("base", [torch.float16, torch.float32])
+def test_an_adapter_is_published_alone_and_its_base_is_written_once(tmp_path: Path, base) -> None:
+    save_published(tmp_path, new_policy(TASKS["sorting"], 1), {})
+    written = set()
+    for seed in range(3):
+        model = adapted_policy(seed, base)
+        save_published(tmp_path, model, {})
+        (weights,) = tmp_path.glob("base-*/model.safetensors")
+        written.add((weights, weights.stat().st_ino, weights.stat().st_mtime_ns))
+        found = load_published(tmp_path, IDS)
+        assert found is not None
+        assert adapter_rank(found) == 4
+        pairs = zip(found.parameters(), model.parameters(), strict=True)
+        assert all(torch.equal(ours, each.float()) for ours, each in pairs)
+    assert len(written) == 1
+    index = json.loads((tmp_path / "policy.json").read_text())
+    assert set(index["sha256"]) >= {"adapter_config.json", "adapter_model.safetensors"}
+    assert "model.safetensors" not in index["sha256"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 4, "the index, the base, the newest, and the one before"
+    left = {*names} - {*not_in_use(str(tmp_path), names)}
+    assert left == {"policy.json", index["folder"], index["base"]["folder"]}
+    for seed in range(2):  # the base goes when no policy needs it
+        save_published(tmp_path, new_policy(TASKS["sorting"], seed), {})
+    assert not list(tmp_path.glob("base-*"))
+
+
+def test_an_adapter_of_another_base_is_named_and_a_damaged_base_written_again(
+    tmp_path: Path,
+) -> None:
+    save_published(tmp_path, adapted_policy(), {})
+    (weights,) = tmp_path.glob("base-*/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.raises(PublishedPolicyError, match=r"base-\w+/model\.safetensors: its hash is not"):
+        load_published(tmp_path, IDS)
+    save_published(tmp_path, adapted_policy(), {})
+    assert load_published(tmp_path, IDS) is not None
+    shutil.rmtree(weights.parent)
+    with pytest.raises(PublishedPolicyError, match="base-"):
+        load_published(tmp_path, IDS)
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

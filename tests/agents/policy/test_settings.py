@@ -43,3 +43,11 @@ def test_a_round_has_limits(values: dict[str, int], message: str) -> None:
 def test_a_round_may_be_as_large_or_small_as_its_limits() -> None:
     PolicySettings(prompts_per_round=MOST_COMPLETIONS // 8)
     PolicySettings(prompts_per_round=1, steps_per_round=8)
+
+
+def test_an_adapter_needs_a_policy_to_freeze() -> None:
+    PolicySettings(lora_rank=8)
+    with pytest.raises(ValidationError, match="LORA_RANK=8 freezes the policy in use, but START="):
+        PolicySettings(lora_rank=8, start="random")
+    with pytest.raises(ValidationError, match="lora_rank"):
+        PolicySettings(lora_rank=-1)

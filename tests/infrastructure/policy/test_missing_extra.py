@@ -16,3 +16,13 @@ def test_where_transformers_is_missing_the_error_names_the_command(
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ModuleNotFoundError, match=r"^transformers .*genesis-fp16\[policy\]"):
         import_module(f"infrastructure.policy.{module}")
+
+
+def test_where_peft_is_missing_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "infrastructure.policy.adapters", raising=False)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(
+        ModuleNotFoundError,
+        match=r"^peft is not installed: pip install 'genesis-fp16\[policy\]'$",
+    ):
+        import_module("infrastructure.policy.adapters")

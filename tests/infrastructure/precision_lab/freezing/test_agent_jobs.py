@@ -10,6 +10,7 @@ from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.events import Role
 from infrastructure.policy import Sampling, TokenBatch, token_log_probs
+from infrastructure.policy.adapters import with_adapter
 from infrastructure.policy.masked import masked_mean
 from infrastructure.policy.rollout import TransformersRollout
 from infrastructure.precision_lab import LabError
@@ -64,7 +65,7 @@ def test_a_job_without_batches_is_named():
         world_model_experiment(_line_job(batches=0), CPU, SIZE)
 
 
-def _policy_job(sampling=None, rewards=True):
+def _policy_job(sampling=None, rewards=True, lora_rank=0):
     """Reward of a completion: whether its first token is a digit below 5."""
     sampling = sampling or Sampling()
     prompts = [TOKENIZER.encode(each) for each in ("1+2=", "3+4=", "12+3=")] * 4
@@ -81,7 +82,7 @@ def _policy_job(sampling=None, rewards=True):
         batch = TokenBatch.from_tensors(tensors)
         return -masked_mean(token_log_probs(forward, batch, sampling), batch.response_mask_BS)
 
-    model = small_policy()
+    model = with_adapter(small_policy(), lora_rank, seed=0)
     model.value = nn.Linear(2, 2)  # a network beside the policy, which is not frozen
     return OnPolicyJob(
         model=model,
@@ -95,8 +96,9 @@ def _policy_job(sampling=None, rewards=True):
     )
 
 
-def test_a_policy_is_frozen_with_an_earlier_reference_and_later_weights():
-    experiment = policy_job_experiment(_policy_job(), CPU, SIZE, seed=0)
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_a_policy_is_frozen_with_an_earlier_reference_and_later_weights(lora_rank):
+    experiment = policy_job_experiment(_policy_job(lora_rank=lora_rank), CPU, SIZE, seed=0)
     assert len(experiment.batches) == 2
     batch = TokenBatch.from_tensors(experiment.batches[0])
     assert len(batch) == 3
@@ -113,7 +115,8 @@ def test_a_policy_is_frozen_with_an_earlier_reference_and_later_weights():
         atol=1e-5,
         rtol=1e-5,
     )
-    weights = [experiment.models[r].lm_head.weight for r in (Role.REFERENCE, Role.ROLLOUT)]
+    roles = (Role.REFERENCE, Role.ROLLOUT)
+    weights = [experiment.models[r].model.layers[0].mlp.up_proj.weight for r in roles]
     assert not torch.equal(*weights)
 
 
