@@ -41,7 +41,7 @@ def with_adapter(
 
     Args:
         model: Causal language model of transformers in float32; it is changed.
-        rank: Rank of the adapter; 0 returns a model without one, all of which is trained.
+        rank: Rank of the adapter; 0 returns a model without one, whose weights are all trained.
         seed: Decides the weights of a new adapter.
         base: Type in which the frozen parameters are held; buffers stay as they are.
     """

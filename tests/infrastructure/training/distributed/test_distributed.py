@@ -32,7 +32,7 @@ overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods 
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
 policy_needs_restart auto go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
 keep_fp32 policy_flip policy_stop_for_one policy_go_on_from_one
-policy_networks telemetry buffers
+policy_networks adapters telemetry buffers
 """
 
 
@@ -429,6 +429,16 @@ def test_a_network_beside_the_policy_trains_on_both_ranks(results, loss, paralle
     assert (first["weights"] == second["weights"]) == (parallel == "ddp")  # else rank 0 has all
     assert math.isfinite(first["weights"])
     assert all(each["overflow"] == 0 for each in of(first, "step_stats"))
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_an_adapter_trains_on_both_ranks_and_resumes_bit_for_bit(results, parallel) -> None:
+    for result in (each[parallel] for each in results("adapters")):
+        outcomes = [result[part]["outcome"] for part in ("whole", "stopped", "resumed")]
+        assert outcomes == ["done", "stopped", "done"]
+        assert result["resumed"]["steps"] == result["whole"]["steps"] > result["stopped"]["steps"]
+        assert result["resumed"]["weights"] == result["whole"]["weights"]
+        assert math.isfinite(result["whole"]["weights"])
 
 
 def test_rank_zero_alone_measures_lost_updates_and_the_training_stays_the_same(results) -> None:

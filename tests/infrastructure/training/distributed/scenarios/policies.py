@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from infrastructure.events import SetPrecision
 from infrastructure.events.command import Stop
@@ -62,4 +65,34 @@ def policy_networks(folder: Path) -> Any:
             precision=precision,
         )
         results[f"{loss}-{parallel}"] = {**result, "weights": math.fsum(result["weights"])}
+    return results
+
+
+@scenario
+def adapters(folder: Path) -> Any:
+    """A policy with an adapter stops after a step and resumes; whole, it does not stop."""
+    from agents.policy.learner import PolicyLearner, new_policy
+    from agents.policy.settings import PolicySettings
+    from agents.policy.tasks import sorting
+    from infrastructure.policy.adapters import with_adapter
+
+    task, results = sorting(2, warm_up_rounds=1), {}
+    settings = PolicySettings(
+        task="sorting", loss="flowrl", rounds=1, rounds_per_epoch=1, prompts_per_round=2
+    )
+    learner = PolicyLearner(task=task, settings=settings, seed=0, warm=False)
+
+    def part(name: str, parallel: str, commands: Callable[[], list[Any]] = list) -> Any:
+        base = torch.bfloat16 if parallel == "ddp" else torch.float32
+        model = with_adapter(new_policy(task, 0), 4, seed=0, base=base)
+        job = learner.job(model, task.held_out_problems(2))
+        result = run(job, folder / name, commands, parallel=parallel)
+        return {**result, "weights": math.fsum(result["weights"])}
+
+    for parallel in ("ddp", "fsdp2"):
+        whole = part(f"adapter-whole-{parallel}", parallel)
+        stop = after(2, Stop(reason="test"))
+        stopped = part(f"adapter-{parallel}", parallel, stop)
+        resumed = part(f"adapter-{parallel}", parallel)
+        results[parallel] = {"whole": whole, "stopped": stopped, "resumed": resumed}
     return results
