@@ -36,10 +36,10 @@ class OtherBaseError(ValueError):
 class FrozenBase:
     """Leaves the frozen base of a model out of saved weights, and puts it back.
 
-    The base is each frozen parameter in a half type, which nobody can train, and each frozen
-    parameter of a peft model, which by convention is not saved. A parameter that something has
-    changed since is saved like every other one. The hash is of the numbers themselves, so a change
-    through ``.data`` counts too.
+    The base is every frozen parameter in a half type, which nobody can train, and every frozen
+    parameter of a peft model, which peft does not save either. A parameter that something has
+    changed since is saved like all others. The hash is of the numbers, so a change through
+    ``.data`` counts too.
 
     Args:
         model: Model as it was built; a sharded one leaves nothing out, but loads what others left.
