@@ -139,8 +139,23 @@ class GuardView(View):
     evidence_trouble: str
 
 
+class PartView(View):
+    """Steps of one part of a job over a run: see `genesis_fp16.domain.run.PartTotals`."""
+
+    steps: int
+    overflows: int
+    nonfinite_losses: int
+    loss: float | None
+    loss_scale: float
+
+
 class RunView(View):
-    """A run. *precision* holds requested, effective and reason, as its worker acknowledged them."""
+    """A run.
+
+    Attributes:
+        precision: Requested, effective and reason, as its worker acknowledged them.
+        parts: Parts of its job by name, in the order of their steps; null if it has one.
+    """
 
     id: str
     agent: str
@@ -169,6 +184,7 @@ class RunView(View):
     overflows: int
     nonfinite_losses: int
     precision: Mapping[str, str] | None
+    parts: Mapping[str, PartView] | None
     error: str | None
     folder_removed: str | None
 
@@ -281,6 +297,18 @@ class LogTail(View):
     size_bytes: int
 
 
+class PartPoint(View):
+    """What one part of a job did in a point of the curve."""
+
+    name: str
+    attempted: int
+    overflow: int
+    nonfinite_loss: int
+    loss: float | None
+    grad_norm: float | None
+    loss_scale: float
+
+
 class CurvePoint(View):
     """Consecutive statistics of a training, merged.
 
@@ -289,6 +317,7 @@ class CurvePoint(View):
         steps, overflows, nonfinite_losses: Steps in the point, and those with that outcome.
         loss: Mean finite loss of these steps.
         seconds: Time that the steps took.
+        parts: The same of each part of a job that has several.
     """
 
     time: float
@@ -302,6 +331,7 @@ class CurvePoint(View):
     precision: str
     samples: int
     seconds: float
+    parts: Sequence[PartPoint]
 
 
 class RunCurve(View):

@@ -131,6 +131,11 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     rows += [["error", run["error"]], ["folder, with log and events", run["folder_removed"]]]
     print_table(["", ""], [row for row in rows if row[1] not in (None, "")], longest=LONGEST)
     typer.echo()
+    if run["parts"]:
+        columns = ["steps", "overflows", "nonfinite_losses", "loss", "loss_scale"]
+        rows = [[name, *map(part.get, columns)] for name, part in run["parts"].items()]
+        print_table(["part", *columns], rows)
+        typer.echo()
     print_table(
         ["attempt", "started", "ended", "how", "events", "log"],
         [

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 _OF_EVERY_LINE = {"event", "agent", "run_id", "level", "timestamp"}
 _RESERVED = _OF_EVERY_LINE | {"epoch", "reason", "phase"}
 _RESERVED |= {"state", "seconds", "attempts", "steps", "fp16_steps", "overflows"}
-_RESERVED |= {"nonfinite_losses", "precision", "published", "error"}
+_RESERVED |= {"nonfinite_losses", "part_overflows", "precision", "published", "error"}
 
 
 @dataclass(slots=True)
@@ -89,6 +89,8 @@ class _RunProgress:
             self.totals.steps, self.totals.fp16_steps = run.steps, run.fp16_steps
             self.totals.overflows = run.overflows
             self.totals.nonfinite_losses = run.nonfinite_losses
+            parts = run.parts or {}
+            self.totals.part_overflows = {name: part.overflows for name, part in parts.items()}
 
     def summary(self, now: float) -> dict[str, object]:
         """Fields of the line that ends the run."""
@@ -102,6 +104,8 @@ class _RunProgress:
             fields["attempts"] = self.attempts
         if self.totals.nonfinite_losses:
             fields["nonfinite_losses"] = self.totals.nonfinite_losses
+        if parts := self.totals.part_overflows:
+            fields["part_overflows"] = ", ".join(f"{name} {parts[name]}" for name in parts)
         if self.precision is not None:
             fields["precision"] = str(self.precision)
         if self.published is not None:  # its metrics are those of the model it decides about

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from infrastructure.agent_contract.parts import MOST_PARTS, PART_NAME
 from infrastructure.events import Event
 from infrastructure.events.bounds import out_of_bounds
 from infrastructure.events.event import Evaluated, Notice, Published, StepStats
@@ -31,6 +32,7 @@ class EventLimits:
         self.cut = 0
         self.first_problem = ""
         self._steps = self._samples = 0
+        self._parts: set[str] = set()  # their names
         self._seconds = 0.0
 
     def admit(self, event: Event, age_seconds: float) -> Event | None:
@@ -51,6 +53,7 @@ class EventLimits:
             self._steps += event.attempted
             self._samples += event.samples
             self._seconds += event.seconds
+            self._parts.update(part.name for part in event.parts)
         return self._shortened(event)
 
     def _problems(self, event: Event, seconds: float) -> Iterator[str]:
@@ -65,6 +68,21 @@ class EventLimits:
             yield f"over {MAX_SAMPLES_PER_SECOND} samples in each second of the attempt"
         if self._seconds + event.seconds > seconds:
             yield f"more seconds of training than the attempt is old ({seconds:.0f} s)"
+        yield from self._problems_of_parts(event)
+
+    def _problems_of_parts(self, stats: StepStats) -> Iterator[str]:
+        names = [part.name for part in stats.parts]
+        for name in names:
+            if not PART_NAME.fullmatch(name):
+                yield f"a part cannot be called {name[:MAX_NAME_LENGTH]!r}"
+        if len(set(names)) < len(names):
+            yield "two parts have one name"
+        if len(self._parts.union(names)) > MOST_PARTS:
+            yield f"more than {MOST_PARTS} parts in the attempt"
+        if sum(part.attempted for part in stats.parts) > stats.attempted:
+            yield "more steps of parts than steps"
+        if any(part.overflow + part.nonfinite_loss > part.attempted for part in stats.parts):
+            yield "more skipped steps of a part than steps"
 
     def _shortened(self, event: Event) -> Event:
         changes: dict[str, object] = {}

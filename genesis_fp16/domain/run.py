@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Literal
+
+from infrastructure.events.event import PartStats
 
 MAX_BACKOFF_SECONDS = 3600.0
 DISK_FULL_BACKOFF_SECONDS = 300.0  # longest wait for room on a full disk
@@ -61,6 +64,35 @@ class StopCause(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PartTotals:
+    """Steps of one part of a job, over all attempts of a run.
+
+    Attributes:
+        steps: Steps attempted; those that a later attempt repeats count again.
+        overflows, nonfinite_losses: Steps with that outcome.
+        loss: Last finite loss; None before the first.
+        loss_scale: Its last loss scale; 1 outside FP16.
+    """
+
+    steps: int = 0
+    overflows: int = 0
+    nonfinite_losses: int = 0
+    loss: float | None = None
+    loss_scale: float = 1.0
+
+    def after(self, stats: PartStats) -> PartTotals:
+        """The totals with *stats* added."""
+        loss_is_known = stats.loss is not None and math.isfinite(stats.loss)
+        return PartTotals(
+            steps=self.steps + stats.attempted,
+            overflows=self.overflows + stats.overflow,
+            nonfinite_losses=self.nonfinite_losses + stats.nonfinite_loss,
+            loss=stats.loss if loss_is_known else self.loss,
+            loss_scale=stats.loss_scale,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     """One scheduled training of one agent; see `schema.runs` for the columns."""
 
@@ -92,6 +124,7 @@ class Run:
     nonfinite_losses: int = 0
     fell_back_at: float | None = None
     precision: Mapping[str, str] | None = None
+    parts: Mapping[str, PartTotals] | None = None
     error: str | None = None
     folder_removed: str | None = None
 
@@ -131,6 +164,7 @@ class RunSummary:
     nonfinite_losses: int = 0
     fell_back_at: float | None = None
     precision: Mapping[str, str] | None = None
+    parts: Mapping[str, PartTotals] | None = None
     error: str | None = None
 
     @classmethod

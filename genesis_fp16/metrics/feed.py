@@ -65,6 +65,7 @@ class Metrics:
         self._run_states: dict[str, tuple[str, RunState]] = {}
         self._training_seconds: defaultdict[str, float] = defaultdict(float)
         self._acknowledged: dict[str, PrecisionState] = {}
+        self._parts: dict[str, set[str]] = {}  # names of the parts shown, by agent
         self._compared: dict[str, str] = {}  # agent to its run that was compared with FP32
         self._series = Series(self.registry)
 
@@ -134,6 +135,24 @@ class Metrics:
         if attempted := event.attempted:
             step_seconds = series.step_seconds.labels(agent, event.precision)
             step_seconds.observe(event.seconds / attempted, exemplar, times=attempted)
+        if event.parts or agent in self._parts:
+            self._count_parts(agent, run_id, event)
+
+    def _count_parts(self, agent: str, run_id: str, event: StepStats) -> None:
+        series, exemplar = self._series, {"run_id": run_id}
+        shown = {part.name for part in event.parts}
+        for gone in self._parts.get(agent, set()) - shown:
+            series.remove_part(agent, gone)
+        self._parts[agent] = shown
+        for part in event.parts:
+            labels = agent, part.name
+            series.part_steps.labels(*labels).inc(part.attempted, exemplar)
+            series.part_overflows.labels(*labels).inc(part.overflow, exemplar)
+            series.part_loss_scale.labels(*labels).set(part.loss_scale)
+            if part.loss is not None:
+                series.part_loss.labels(*labels).set(part.loss)
+            if part.grad_norm is not None:
+                series.part_grad_norm.labels(*labels).set(part.grad_norm)
 
     def _compare(self, agent: str, event: BaselineCompared) -> None:
         series = self._series

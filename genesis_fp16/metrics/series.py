@@ -55,6 +55,7 @@ class Series:
         self._daemon = CollectorRegistry()
         self._declare_training()
         self._declare_precision()
+        self._declare_parts()
         self._declare_telemetry()
         self._declare_mismatch()
         self._declare_runs()
@@ -235,6 +236,34 @@ class Series:
         self.guard_state = self._gauge(
             "genesis_guard_state", "1 for the guard's current state for the agent", "state"
         )
+
+    def _declare_parts(self) -> None:
+        """Series of jobs with several parts; they do not exist for others."""
+        self.part_steps = self._counter(
+            "genesis_part_steps_total", "Optimizer steps attempted, by part of the job", "part"
+        )
+        self.part_overflows = self._counter(
+            "genesis_part_overflow_steps_total",
+            "Steps skipped because a gradient of the part was not finite",
+            "part",
+        )
+        self.part_loss_scale = self._gauge(
+            "genesis_part_loss_scale", "Loss scale of the part; 1 outside FP16", "part"
+        )
+        self.part_loss = self._gauge(
+            "genesis_part_loss", "Mean loss of the part's last steps", "part"
+        )
+        self.part_grad_norm = self._gauge(
+            "genesis_part_grad_norm",
+            "Last finite gradient norm of the part, unscaled, before clipping",
+            "part",
+        )
+
+    def remove_part(self, agent: str, part: str) -> None:
+        """Remove the series of a part that the agent's job no longer has."""
+        counters = self.part_steps, self.part_overflows
+        for family in (*counters, self.part_loss_scale, self.part_loss, self.part_grad_norm):
+            family.remove(agent, part)
 
     def _declare_telemetry(self) -> None:
         """Series of the steps that the worker repeats."""

@@ -10,6 +10,7 @@ from itertools import islice
 from genesis_fp16.domain.event_limits import MAX_NAMES, EventLimits
 from genesis_fp16.domain.run import (
     Outcome,
+    PartTotals,
     RunSummary,
     StopCause,
 )
@@ -160,6 +161,8 @@ class AttemptProgress:
 
     def _count(self, stats: StepStats) -> None:
         counted = self.summary
+        before = counted.parts or {}
+        parts = {part.name: before.get(part.name, PartTotals()).after(part) for part in stats.parts}
         self.summary = replace(
             counted,
             steps=stats.step,
@@ -167,6 +170,7 @@ class AttemptProgress:
             fp16_steps=counted.fp16_steps + stats.fp16,
             overflows=counted.overflows + stats.overflow,
             nonfinite_losses=counted.nonfinite_losses + stats.nonfinite_loss,
+            parts=parts or None,
         )
 
     def _set_metrics(self, metrics: Mapping[str, float | None]) -> None:

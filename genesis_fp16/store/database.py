@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.errors import StoreError, display_name, store_error
 
-HEAD_REVISION = "0009"
+HEAD_REVISION = "0010"
 BUSY_TIMEOUT_MILLISECONDS = 5000
 _MIGRATION_MILLISECONDS = 60_000  # for another process to end its migration
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options

@@ -66,6 +66,7 @@ runs = Table(
     Column("nonfinite_losses", BigInteger, nullable=False),
     Column("fell_back_at", Float),  # when its worker fell back to FP32 by itself
     Column("precision", JSON),  # as the worker last acknowledged it
+    Column("parts", JSON),  # name to totals, of a job with several
     Column("error", Text),
     Column("folder_removed", Text),  # why; NULL while the folder exists
     CheckConstraint(_any_of("state", frozenset(RunState)), name="known_state"),

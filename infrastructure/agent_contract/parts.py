@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 MOST_PARTS = 8
 """Parts of one job, at most: each is a label of metrics."""
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+PART_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+"""What a part may be called."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ class Part:
     loss_scale: float | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not PART_NAME.fullmatch(self.name):
             raise ValueError(
                 f"a part is called {self.name!r}: use lower-case letters, digits and hyphens, at "
                 "most 32, beginning with a letter"

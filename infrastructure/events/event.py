@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -217,6 +217,7 @@ class StepTotals:
         fp16_steps: Steps attempted in FP16.
         overflows, nonfinite_losses: Steps with that outcome.
         loss: Last finite loss; None before the first.
+        part_overflows: Overflows of each part of a job that has several, by name.
     """
 
     steps: int = 0
@@ -225,6 +226,7 @@ class StepTotals:
     overflows: int = 0
     nonfinite_losses: int = 0
     loss: float | None = None
+    part_overflows: dict[str, int] = field(default_factory=dict)
 
     def add(self, stats: StepStats) -> None:
         """Count *stats*; call it once for each event, in order."""
@@ -234,6 +236,8 @@ class StepTotals:
         self.overflows += stats.overflow
         self.nonfinite_losses += stats.nonfinite_loss
         self.loss = self.loss if stats.loss is None else stats.loss
+        before = self.part_overflows
+        self.part_overflows = {p.name: before.get(p.name, 0) + p.overflow for p in stats.parts}
 
 
 class BaselineCompared(BaseEvent):

@@ -13,6 +13,7 @@ from pathlib import Path
 from genesis_fp16.api import views
 from genesis_fp16.domain.attempt import Attempt, attempt_folder, events_path
 from genesis_fp16.domain.errors import GenesisError
+from infrastructure.agent_contract.parts import MOST_PARTS
 from infrastructure.events import EventTail
 from infrastructure.events.event import MismatchMeasured, StepStats
 from infrastructure.events.plain_text import plain
@@ -63,6 +64,7 @@ def curve_point(stats: StepStats) -> views.CurvePoint:
         precision=stats.precision,
         samples=stats.samples,
         seconds=stats.seconds,
+        parts=[views.PartPoint.model_validate(part) for part in stats.parts[:MOST_PARTS]],
     )
 
 

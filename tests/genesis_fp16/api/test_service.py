@@ -8,10 +8,10 @@ import pytest
 from genesis_fp16.domain.attempt import attempt_folder
 from genesis_fp16.domain.guard import Decision, GuardState, Trigger
 from genesis_fp16.domain.precision import Override
-from genesis_fp16.domain.run import Ending, RunState, RunSummary, RunTransition
+from genesis_fp16.domain.run import Ending, PartTotals, RunState, RunSummary, RunTransition
 from genesis_fp16.guard.evidence import write_evidence
 from infrastructure.events import EventWriter, PrecisionState
-from infrastructure.events.event import Evaluated, PrecisionChanged, StepStats
+from infrastructure.events.event import Evaluated, PartStats, PrecisionChanged, StepStats
 
 pytestmark = pytest.mark.process
 STATE = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -199,3 +199,42 @@ def test_an_attempt_shows_why_it_failed_and_what_it_waits_for(api) -> None:
     shown = api.get(f"/api/runs/{run.id}")["attempts"]
     assert [attempt["error"] for attempt in shown] == ["worn out", None]
     assert [attempt["waiting"] for attempt in shown] == [None, "in the queue of slurm"]
+
+
+def test_the_parts_of_a_job(api, trained: str) -> None:
+    assert api.get(f"/api/runs/{trained}")["parts"] is None
+    assert api.get(f"/api/runs/{trained}/curve")["points"][0]["parts"] == []
+    run = api.store.enqueue("parts", first_seed=3)
+    attempt = api.store.begin_attempt(run.id, "i-parts")
+    folder = attempt_folder(api.home, attempt)
+    folder.mkdir(parents=True)
+    critic = PartStats(name="critic", attempted=8, overflow=1, loss=0.5, loss_scale=64.0)
+    others = [PartStats(name=f"p{n}", attempted=1) for n in range(20)]  # too many: a wrong worker
+    with EventWriter(folder / "events.ndjson") as write:
+        for step in (8, 16):
+            write(
+                StepStats(
+                    step=step,
+                    applied=7,
+                    overflow=1,
+                    loss_scale=64.0,
+                    precision="fp16",
+                    parts=(critic, *others),
+                )
+            )
+    totals = PartTotals(steps=16, overflows=2, loss=0.5, loss_scale=64.0)
+    api.store.update_summary(run.id, RunSummary(steps=16, parts={"critic": totals}))
+    shown = api.get(f"/api/runs/{run.id}")
+    assert shown["parts"]["critic"]["overflows"] == 2
+    assert [view["parts"] for view in api.get("/api/runs?agent=parts")] == [shown["parts"]]
+    [point, _] = api.get(f"/api/runs/{run.id}/curve")["points"]
+    assert len(point["parts"]) == 8
+    assert point["parts"][0] == {
+        "name": "critic",
+        "attempted": 8,
+        "overflow": 1,
+        "nonfinite_loss": 0,
+        "loss": 0.5,
+        "grad_norm": None,
+        "loss_scale": 64.0,
+    }

@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from genesis_fp16.daemon.operator import RunEndedError, UnknownNameError
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
-from genesis_fp16.domain.run import Ending, Run, RunState, RunTransition
+from genesis_fp16.domain.run import Ending, PartTotals, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
@@ -128,6 +128,27 @@ def test_run_is_shown_with_its_attempts_and_precision(
     text = ask("runs", "show", run.id).stdout
     assert "worker.log" in text
     assert "2 precision_changed" in text
+
+
+def test_the_parts_of_a_job_are_shown(
+    ask: Ask, ask_json: Callable[..., object], store: Store, run: Run
+) -> None:
+    assert ask_json("runs", "show", run.id)["parts"] is None
+    assert "part " not in ask("runs", "show", run.id).stdout
+    critic = PartTotals(steps=24, overflows=3, loss=0.5, loss_scale=512.0)
+    parts = {"critic": critic, "actor": PartTotals(steps=12, nonfinite_losses=1)}
+    store.update_summary(run.id, RunSummary(steps=36, parts=parts))
+    assert ask_json("runs", "show", run.id)["parts"]["critic"] == {
+        "steps": 24,
+        "overflows": 3,
+        "nonfinite_losses": 0,
+        "loss": 0.5,
+        "loss_scale": 512.0,
+    }
+    table = [line.split() for line in ask("runs", "show", run.id).stdout.splitlines()]
+    assert ["part", "steps", "overflows", "nonfinite_losses", "loss", "loss_scale"] in table
+    assert ["critic", "24", "3", "0", "0.5", "512.0"] in table
+    assert ["actor", "12", "0", "1", "1.0"] in table, "its loss is not known"
 
 
 def begin_run(store: Store) -> tuple[Run, Attempt, Path]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from structlog.testing import capture_logs
 
 from genesis_fp16.daemon.run_log import LINE_SECONDS, MAX_LINES, RunLogger
-from genesis_fp16.domain.run import Ending, RunState, RunSummary, RunTransition
+from genesis_fp16.domain.run import Ending, PartTotals, RunState, RunSummary, RunTransition
 from genesis_fp16.store import Store
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
@@ -137,14 +137,17 @@ def test_totals_include_attempts_under_an_earlier_daemon(
         if number == 1:
             again = RunTransition(state=RunState.QUEUED)
             store.end_attempt(attempt, Ending(), again, finished_at=attempt.started_at)
-    store.update_summary(run.id, RunSummary(steps=60, fp16_steps=80, overflows=4))
+    parts = {"critic": PartTotals(overflows=3), "actor": PartTotals(overflows=1)}
+    totals = RunSummary(steps=60, fp16_steps=80, overflows=4, parts=parts)
+    store.update_summary(run.id, totals)
     run_logger = RunLogger(clock=clock, store=store)  # of a daemon that saw the second only
     run_logger.on_run_state("a", run.id, "starting")
     run_logger.on_event("a", run.id, steps(20))
     run_logger.on_event("a", run.id, steps(60, overflow=1))
     run_logger.on_run_state("a", run.id, "succeeded")
-    totals = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
-    assert totals == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
+    shown = {name: lines[-1][name] for name in ("steps", "fp16_steps", "overflows", "attempts")}
+    assert shown == {"steps": 60, "fp16_steps": 80, "overflows": 4, "attempts": 2}
+    assert lines[-1]["part_overflows"] == "critic 3, actor 1"
 
 
 def test_a_killed_attempt_does_not_end_with_the_error_of_an_earlier_one(

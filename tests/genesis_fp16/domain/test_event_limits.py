@@ -15,6 +15,7 @@ from genesis_fp16.domain.event_limits import (
     MAX_STEPS_PER_SECOND,
     EventLimits,
 )
+from infrastructure.agent_contract.parts import MOST_PARTS, PART_NAME
 from infrastructure.events import EVENT_ADAPTER, Event, PrecisionState
 from infrastructure.events.bounds import MAX_STEPS
 from infrastructure.events.event import (
@@ -26,6 +27,7 @@ from infrastructure.events.event import (
     MismatchMeasured,
     Notice,
     OverflowDiagnosed,
+    PartStats,
     PhaseStarted,
     PrecisionChanged,
     Progress,
@@ -41,6 +43,9 @@ STEPS = StepStats(
     step=2000, applied=90, overflow=10, fp16=100, samples=6400, seconds=0.5, loss_scale=1024.0,
     precision="fp16",
 )  # fmt: skip
+CRITIC = PartStats(name="critic", attempted=60, overflow=9, nonfinite_loss=1, loss_scale=8.0)
+ACTOR = PartStats(name="actor-2", attempted=40, overflow=1, loss=math.inf)
+IN_PARTS = STEPS.model_copy(update={"parts": (CRITIC, ACTOR)})
 COMPARED = BaselineCompared(
     step=9, precision="fp16", loss_scale=1.0, loss=math.inf, fp32_loss=math.nan
 )
@@ -70,6 +75,7 @@ POSSIBLE = [
     Finished(outcome="done"),
     LOST,
     DIAGNOSED,
+    IN_PARTS,
     MismatchMeasured(step=9, round=3, report=MISMATCH),
 ]
 
@@ -127,6 +133,42 @@ def test_many_small_increments_are_limited_like_a_large_one() -> None:
     assert sum(event is not None for event in admitted) == 15, "5 s, and the slack"
     assert limits.admit(steps, 6.0) is steps
     assert limits.refused == 85
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"name": "Critic"}, "a part cannot be called 'Critic'"),
+        ({"name": ""}, "a part cannot be called ''"),
+        ({"name": "a" * 33}, "a part cannot be called"),
+        ({"name": 'x"} 1\n'}, "a part cannot be called"),
+        ({"name": ACTOR.name}, "two parts have one name"),
+        ({"attempted": 61}, "more steps of parts than steps"),
+        ({"attempted": 10**400}, "attempted is not between 0 and 2.14748e+09"),
+        ({"attempted": -1}, "attempted is not between"),
+        ({"overflow": 60}, "more skipped steps of a part than steps"),
+        ({"nonfinite_loss": -3}, "nonfinite_loss is not between"),
+        ({"loss_scale": math.nan}, "loss_scale is not between"),
+    ],
+)
+def test_impossible_parts_are_refused(changes: dict[str, object], problem: str) -> None:
+    limits = EventLimits()
+    critic = CRITIC.model_copy(update=changes)
+    assert limits.admit(IN_PARTS.model_copy(update={"parts": (critic, ACTOR)}), 1.0) is None
+    assert limits.first_problem.startswith(f"step_stats: {problem}")
+    assert limits.admit(IN_PARTS, 1.0) is IN_PARTS, "it costs only this event"
+
+
+@given(st.lists(st.lists(st.text("ab-Z", max_size=3), max_size=9), max_size=20))
+def test_an_attempt_has_no_more_parts_than_a_job_may_have(events: list[list[str]]) -> None:
+    limits, known = EventLimits(), set[str]()
+    for names in events:
+        parts = tuple(PartStats(name=name) for name in names)
+        admitted = limits.admit(STEPS.model_copy(update={"parts": parts, "seconds": 0.0}), 9.0)
+        allowed = len(set(names)) == len(names) and all(map(PART_NAME.fullmatch, names))
+        allowed = allowed and len(known | set(names)) <= MOST_PARTS
+        assert (admitted is not None) == allowed
+        known |= set(names) if allowed else set()
 
 
 def test_an_age_from_a_clock_that_was_set_back_still_allows_the_slack() -> None:

@@ -22,6 +22,7 @@ from infrastructure.events.event import (
     LostUpdatesMeasured,
     MismatchMeasured,
     OverflowDiagnosed,
+    PartStats,
     PrecisionChanged,
     Resumed,
     StepStats,
@@ -358,6 +359,40 @@ def test_roles_show_the_types_acknowledged_last(metrics: Metrics) -> None:
     assert len(series(metrics, "genesis_precision_info")) == 1
     metrics.on_event("a", "r2", changed(BY_FLAG, scale=1.0))
     assert series(metrics, name) == []
+
+
+def test_parts_show_their_steps_and_go_with_the_job_that_had_them(
+    metrics: Metrics, value: Value
+) -> None:
+    names = {f"genesis_part_{name}" for name in ("loss_scale", "loss", "grad_norm")}
+    names |= {"genesis_part_steps_total", "genesis_part_overflow_steps_total"}
+    metrics.on_event("a", "r", stats())
+    assert not any(series(metrics, name) for name in names)
+    critic = PartStats(
+        name="critic", attempted=8, overflow=3, loss=0.5, grad_norm=2.0, loss_scale=64.0
+    )
+    actor = PartStats(name="actor", attempted=4)
+    for _ in range(2):
+        metrics.on_event("a", "r", stats(applied=12, parts=(critic, actor)))
+    metrics.on_event("b", "s", stats(applied=8, parts=(critic,)))
+    assert value("genesis_part_steps_total", agent="a", part="critic") == 16
+    assert value("genesis_part_overflow_steps_total", agent="a", part="critic") == 6
+    assert value("genesis_part_overflow_steps_total", agent="a", part="actor") == 0
+    assert value("genesis_part_loss_scale", agent="a", part="critic") == 64.0
+    assert value("genesis_part_loss", agent="a", part="critic") == 0.5
+    assert value("genesis_part_grad_norm", agent="a", part="critic") == 2.0
+    assert value("genesis_part_loss", agent="a", part="actor") is None, "not measured"
+    alpha = actor.model_copy(update={"name": "alpha", "loss": 1.0, "grad_norm": 1.0})
+    metrics.on_event("a", "r2", stats(applied=12, parts=(critic, alpha)))
+    for name in names:
+        assert {(labels["agent"], labels["part"]) for labels in series(metrics, name)} == {
+            ("a", "critic"),
+            ("a", "alpha"),
+            ("b", "critic"),
+        }
+    metrics.on_event("a", "r3", stats())
+    for name in names:
+        assert [labels["agent"] for labels in series(metrics, name)] == ["b"]
 
 
 def test_a_fallback_is_told_apart_from_the_guard(metrics: Metrics, value: Value) -> None:

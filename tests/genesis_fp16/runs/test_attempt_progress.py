@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from genesis_fp16.domain.event_limits import MAX_NAMES
-from genesis_fp16.domain.run import RunSummary, StopCause
+from genesis_fp16.domain.run import PartTotals, RunSummary, StopCause
 from genesis_fp16.runs.attempt_progress import AttemptProgress
 from genesis_fp16.settings import Settings
 from infrastructure.events import Event, EventTail, EventWriter, PrecisionState, Role
@@ -14,6 +14,7 @@ from infrastructure.events.event import (
     Evaluated,
     Finished,
     Notice,
+    PartStats,
     PrecisionChanged,
     Published,
     Started,
@@ -115,6 +116,24 @@ def test_steps_in_half_precision_are_counted_once(path: Path, emit) -> None:
     assert [event.kind for event in progress.read(1.0)] == ["step_stats"] * 2
     counted = progress.summary
     assert (counted.half_steps, counted.fp16_steps, counted.overflows) == (14, 14, 2)
+
+
+def test_parts_are_counted_one_by_one(path: Path, emit) -> None:
+    critic = PartStats(name="critic", attempted=8, overflow=2, loss=0.5, loss_scale=64.0)
+    actor = PartStats(name="actor", attempted=4, nonfinite_loss=1, loss=math.inf, loss_scale=8.0)
+    emit(StepStats(step=12, applied=12, loss_scale=8.0, precision="fp16", parts=(critic, actor)))
+    later = critic.model_copy(update={"loss": math.nan, "loss_scale": 32.0})
+    emit(StepStats(step=24, applied=12, loss_scale=8.0, precision="fp16", parts=(later, actor)))
+    earlier = {"critic": PartTotals(steps=5, overflows=1), "gone": PartTotals(steps=3)}
+    progress = follow(path, summary=RunSummary(parts=earlier))
+    list(progress.read(1.0))
+    assert progress.summary.parts == {
+        "critic": PartTotals(steps=21, overflows=5, loss=0.5, loss_scale=32.0),
+        "actor": PartTotals(steps=8, nonfinite_losses=2, loss_scale=8.0),
+    }
+    emit(STEP)
+    list(progress.read(1.0))
+    assert progress.summary.parts is None, "the job has one part now"
 
 
 def changed(state: PrecisionState, time: float) -> PrecisionChanged:

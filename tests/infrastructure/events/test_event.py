@@ -2,7 +2,7 @@
 
 import pytest
 
-from infrastructure.events.event import StepStats, StepTotals
+from infrastructure.events.event import PartStats, StepStats, StepTotals
 
 
 def steps(**changes: object) -> StepStats:
@@ -40,3 +40,11 @@ def test_totals_of_a_run() -> None:
     assert totals == StepTotals(
         steps=30, half_steps=22, fp16_steps=10, overflows=1, nonfinite_losses=1, loss=0.5
     )
+
+
+def test_totals_of_parts() -> None:
+    totals = StepTotals()
+    critic, actor = PartStats(name="critic", overflow=2), PartStats(name="actor", overflow=1)
+    totals.add(steps(parts=(critic, actor)))
+    totals.add(steps(parts=(critic, actor)))
+    assert totals.part_overflows == {"critic": 4, "actor": 2}

@@ -7,8 +7,10 @@
   const MOST_POINTS = 3000; // beyond it, neighbours are merged in pairs
   const LOG_RATIO = 30; // of largest to smallest loss, from which the axis is logarithmic
   const HEIGHT = 195; // of each chart, in pixels
+  const MOST_PARTS = 8; // of one job
+  const PART_COLORS = ["--scale", "--loss", "--ink", "--muted"]; // then the same, dashed
   const points = [];
-  let charts = [], logarithmic = false, drawing = false;
+  let charts = [], logarithmic = false, drawing = false, drawnParts = [];
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const shortNumber = (value) => value == null ? "–" : Number(value).toPrecision(4).replace(/\.?0+(e|$)/, "$1");
@@ -40,8 +42,30 @@
   function columns() {
     const steps = points.map((point) => point.step);
     const losses = points.map((point) => point.loss ?? null);
-    const exponents = points.map((point) => point.precision === "fp16" ? Math.log2(point.loss_scale) : null);
-    return { loss: [steps, losses], scale: [steps, exponents] };
+    const exponents = (scaleOf) => points.map(
+      (point) => point.precision === "fp16" && scaleOf(point) ? Math.log2(scaleOf(point)) : null);
+    const ofPart = (name) => (point) => point.parts?.find((part) => part.name === name)?.loss_scale;
+    const scales = drawnParts.length ? drawnParts.map(ofPart) : [(point) => point.loss_scale];
+    return { loss: [steps, losses], scale: [steps, ...scales.map(exponents)] };
+  }
+
+  function partNames() {
+    return (points.at(-1).parts ?? []).slice(0, MOST_PARTS).map((part) => part.name);
+  }
+
+  // The legend names the line of each part; a job without parts has one line and needs no name.
+  function partLines() {
+    const legend = document.querySelector("#charts .legend");
+    legend.querySelectorAll(".part").forEach((key) => key.remove());
+    return drawnParts.map((name, index) => {
+      const stroke = css(PART_COLORS[index % PART_COLORS.length]), dashed = index >= PART_COLORS.length;
+      const key = document.createElement("li");
+      key.className = dashed ? "key part dashed" : "key part";
+      key.style.setProperty("--line", stroke);
+      key.textContent = `loss scale of ${name}`;
+      legend.append(key);
+      return { stroke, dash: dashed ? [6, 4] : [] };
+    });
   }
 
   function wantsLogarithm() {
@@ -85,22 +109,23 @@
   function build() {
     charts.forEach((chart) => chart.destroy());
     logarithmic = wantsLogarithm();
-    const data = columns();
+    drawnParts = partNames();
+    const data = columns(), lines = partLines();
     charts = [
       chart("loss-chart", data.loss, {
-        label: logarithmic ? "loss (log)" : "loss", stroke: css("--loss"),
+        label: logarithmic ? "loss (log)" : "loss", lines: [{ stroke: css("--loss") }],
         axis: { values: (_, splits) => splits.map((tick) => tick == null ? "" : shortNumber(tick)) },
         scale: logarithmic ? { distr: 3 } : {},
       }),
       chart("scale-chart", data.scale, {
-        label: "loss scale", stroke: css("--scale"), paths: uPlot.paths.stepped({ align: -1 }),
+        label: "loss scale", lines: lines.length ? lines : [{ stroke: css("--scale") }], paths: uPlot.paths.stepped({ align: -1 }),
         axis: { values: (_, splits) => splits.map((tick) => Number.isInteger(tick) ? power(tick) : "") },
         scale: { range: (_, low, high) => low == null ? [0, 1] : [Math.floor(low) - 1, Math.ceil(high) + 1] },
       }),
     ];
   }
 
-  function chart(id, data, { label, stroke, paths, axis, scale }) {
+  function chart(id, data, { label, lines, paths, axis, scale }) {
     const place = document.getElementById(id);
     const line = { stroke: css("--muted"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), width: 1 } };
     return new uPlot({
@@ -111,7 +136,9 @@
         { ...line, size: 34, ...(id === "scale-chart" && { label: "step", labelSize: 18 }) },
         { ...line, label, labelSize: 20, size: 62, ...axis },
       ],
-      series: [{}, { stroke, width: 2, paths, spanGaps: false, points: { show: data[0].length < 3, size: 6 } }],
+      series: [{}, ...lines.map((drawn) => ({
+        ...drawn, width: 2, paths, spanGaps: false, points: { show: data[0].length < 3, size: 6 },
+      }))],
       hooks: { draw: [drawMarks], setCursor: [(self) => describe(self.cursor.idx)] },
     }, data, place);
   }
@@ -122,7 +149,7 @@
     const overflows = points.reduce((sum, passed) => sum + passed.overflows, 0);
     const parts = [
       `Step ${point.step.toLocaleString("en")}`, `loss ${shortNumber(point.loss)}`,
-      point.precision === "fp16" ? `loss scale ${power(Math.log2(point.loss_scale))}` : null,
+      point.precision === "fp16" ? `${drawnParts.length ? "lowest " : ""}loss scale ${power(Math.log2(point.loss_scale))}` : null,
       point.precision.toUpperCase(), `${overflows} overflow${overflows === 1 ? "" : "s"} in all`,
     ];
     document.getElementById("curve-status").textContent = parts.filter(Boolean).join(", ");
@@ -136,7 +163,8 @@
     if (!points.length) return;
     document.getElementById("charts").hidden = false;
     document.getElementById("no-steps")?.remove();
-    if (!charts.length || wantsLogarithm() !== logarithmic) {
+    const sameParts = partNames().join() === drawnParts.join();
+    if (!charts.length || wantsLogarithm() !== logarithmic || !sameParts) {
       build();
     } else {
       const data = columns();
