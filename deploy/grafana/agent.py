@@ -3,6 +3,7 @@
 from deploy.grafana.overview import GUARD_STATES, PRECISION_STATES
 from deploy.grafana.panels import BLUE, Lines, Query, Timeline
 
+NO_PARTS = "No data: only for agents whose job has parts"
 IN_STATE = {0: (" ", "transparent"), 1: ("now", BLUE)}
 
 PANELS = (
@@ -51,6 +52,47 @@ PANELS = (
             ),
         ],
         log_base=2,
+    ),
+    Lines(
+        title="Loss scale by part",
+        why="Each part of a job has a loss scale of its own. A red point marks its overflows. A "
+        "part whose scale keeps falling rolls back all of them.",
+        queries=[
+            Query(expr='genesis_part_loss_scale{agent=~"$agent"} > 0', legend="{{part}}"),
+            Query(
+                expr='max_over_time(genesis_part_loss_scale{agent=~"$agent"}[$__rate_interval]) '
+                'and increase(genesis_part_overflow_steps_total{agent=~"$agent"}'
+                "[$__rate_interval]) > 0",
+                legend="overflow of {{part}}",
+                marks=True,
+            ),
+        ],
+        nothing=NO_PARTS,
+        log_base=2,
+    ),
+    Lines(
+        title="Overflow rate by part",
+        why="Share of the part's own steps, which may be few among the steps of the job.",
+        queries=[
+            Query(
+                expr="rate(genesis_part_overflow_steps_total"
+                '{agent=~"$agent"}[$__rate_interval]) '
+                '/ rate(genesis_part_steps_total{agent=~"$agent"}[$__rate_interval])',
+                legend="{{part}}",
+            )
+        ],
+        nothing=NO_PARTS,
+        unit="percentunit",
+        warn_above=0.3,
+    ),
+    Lines(
+        title="Loss and gradient norm by part",
+        why="Mean finite loss of the part's last steps; its last finite norm before clipping.",
+        queries=[
+            Query(expr='genesis_part_loss{agent=~"$agent"}', legend="loss of {{part}}"),
+            Query(expr='genesis_part_grad_norm{agent=~"$agent"}', legend="norm of {{part}}"),
+        ],
+        nothing=NO_PARTS,
     ),
     Lines(
         title="Skipped steps",

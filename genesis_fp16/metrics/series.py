@@ -1,7 +1,8 @@
 """Name, help, type and labels of every metric: the only place that declares one.
 
-Labels are the agent and bounded enums. Units are base units. Series exist at 0 before their event.
-An agent's detailed series exist from its first run in this daemon's life.
+Labels are the agent, bounded enums, and the parts of a job, which `EventLimits` bounds. Units are
+base units. Series exist at 0 before their event, but those of parts. An agent's detailed series
+exist from its first run in this daemon's life.
 """
 
 from __future__ import annotations
@@ -240,12 +241,10 @@ class Series:
     def _declare_parts(self) -> None:
         """Series of jobs with several parts; they do not exist for others."""
         self.part_steps = self._counter(
-            "genesis_part_steps_total", "Optimizer steps attempted, by part of the job", "part"
+            "genesis_part_steps_total", "Optimizer steps of the part", "part"
         )
         self.part_overflows = self._counter(
-            "genesis_part_overflow_steps_total",
-            "Steps skipped because a gradient of the part was not finite",
-            "part",
+            "genesis_part_overflow_steps_total", "Overflows of the part", "part"
         )
         self.part_loss_scale = self._gauge(
             "genesis_part_loss_scale", "Loss scale of the part; 1 outside FP16", "part"
@@ -254,9 +253,7 @@ class Series:
             "genesis_part_loss", "Mean loss of the part's last steps", "part"
         )
         self.part_grad_norm = self._gauge(
-            "genesis_part_grad_norm",
-            "Last finite gradient norm of the part, unscaled, before clipping",
-            "part",
+            "genesis_part_grad_norm", "Last finite gradient norm of the part", "part"
         )
 
     def remove_part(self, agent: str, part: str) -> None:

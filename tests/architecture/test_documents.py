@@ -14,7 +14,13 @@ from genesis_fp16.metrics import Metrics
 from genesis_fp16.metrics.series import CORRECTION_STATISTICS
 from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
 from infrastructure.events import PrecisionState, Role
-from infrastructure.events.event import Evaluated, MismatchMeasured, PrecisionChanged
+from infrastructure.events.event import (
+    Evaluated,
+    MismatchMeasured,
+    PartStats,
+    PrecisionChanged,
+    StepStats,
+)
 from infrastructure.events.mismatch_report import MismatchReport
 from infrastructure.events.role_precision import PRESETS, RolePrecision
 
@@ -161,6 +167,9 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
         higher_is_better=True,
     )
     metrics.on_event("an-agent", "a-run", evaluated)
+    parts = (PartStats(name="a-part", loss=0.0, grad_norm=0.0),)
+    steps = StepStats(step=0, loss_scale=1.0, precision="fp32", parts=parts)
+    metrics.on_event("an-agent", "a-run", steps)
     declared = {}
     for family in registry.collect():
         if family.name.startswith("process_"):
