@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
 
 from genesis_fp16.domain.guard import HISTORY_LIMIT, Detection, GuardSettings, RunPair, Trigger
@@ -17,6 +17,7 @@ from infrastructure.events.event import (
     CheckpointSaved,
     MismatchMeasured,
     OverflowDiagnosed,
+    PartStats,
     PrecisionChanged,
     Started,
     StepStats,
@@ -66,7 +67,7 @@ class AgentObserver:
     def reset(self) -> None:
         """Start from the beginning: what was observed has led to a decision."""
         self.half_steps = 0
-        self._overflows, self._comparisons = OverflowDetector(), ComparisonDetector()
+        self._overflows, self._comparisons = JobOverflowDetector(), ComparisonDetector()
         self._recent: deque[StepStats] = deque(maxlen=_KEPT_EVENTS)
         self._compared: deque[BaselineCompared] = deque(maxlen=_KEPT_EVENTS)
         self._mismatches = MismatchDetector(self._mismatches.detected)
@@ -237,6 +238,57 @@ class OverflowDetector:
                 numbers={**numbers, "limit": limit, "windows": wanted},
             )
         return None
+
+
+class JobOverflowDetector:
+    """An `OverflowDetector` for each part of a job: among the steps of all, those of one are few.
+
+    A job without parts has one detector.
+    """
+
+    def __init__(self) -> None:
+        self._detectors: dict[str, OverflowDetector] = {}
+        self._begun: tuple[float, LossScaling] | None = None
+
+    def begin(self, loss_scale: float, scaling: LossScaling) -> None:
+        """See `OverflowDetector.begin`; *loss_scale* is the lowest of the parts."""
+        self._begun = loss_scale, scaling
+        for detector in self._detectors.values():
+            detector.begin(loss_scale, scaling)
+
+    def add(
+        self, stats: StepStats, settings: GuardSettings, *, on_probation: bool
+    ) -> Detection | None:
+        """Count the steps of each part; return the first detection, with the part's name."""
+        counted = {part.name: _steps_of(part, stats) for part in stats.parts} or {"": stats}
+        self._detectors = {name: self._detectors.get(name) or self._new() for name in counted}
+        found = None
+        for name, steps in counted.items():
+            detection = self._detectors[name].add(steps, settings, on_probation=on_probation)
+            if detection is not None and name:
+                summary = f"part {name}: {detection.summary}"
+                numbers = {**detection.numbers, "part": name}
+                detection = replace(detection, summary=summary, numbers=numbers)
+            found = found or detection
+        return found
+
+    def _new(self) -> OverflowDetector:
+        detector = OverflowDetector()
+        if self._begun is not None:
+            detector.begin(*self._begun)
+        return detector
+
+
+def _steps_of(part: PartStats, stats: StepStats) -> StepStats:
+    """Statistics of *part* alone, in place of the sums of *stats*."""
+    changes: dict[str, object] = {
+        "applied": part.attempted - part.overflow - part.nonfinite_loss,
+        "overflow": part.overflow,
+        "nonfinite_loss": part.nonfinite_loss,
+        "no_gradient": 0,
+        "loss_scale": part.loss_scale,
+    }
+    return stats.model_copy(update=changes)
 
 
 class ComparisonDetector:

@@ -13,10 +13,13 @@ import pytest
 import structlog
 import torch
 
-from infrastructure.agent_contract import Agent, RunContext
+from infrastructure.agent_contract import Agent, Part, RunContext, Target, TrainingJob
 from infrastructure.agent_contract.run_context import Budget
-from infrastructure.training import FP16Trainer
+from infrastructure.events import PrecisionState
+from infrastructure.training import FP16Trainer, FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions, train
 from infrastructure.trajectories.schema import target_problem
+from tests.infrastructure.training.parts.actor_critic import actor_loss, critic_loss, make_job
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE, AUTHORS = DOCS / "tutorials/fp16-training.md", DOCS / "tutorials/writing-an-agent.md"
@@ -101,9 +104,32 @@ def test_the_agent_of_the_guide_for_authors_works(
     collected = list(itertools.islice(agent.collect(context), 250))
     assert len({transition.group for transition in collected}) == 2
     assert all(target_problem(agent.spec(), transition) is None for transition in collected)
-    for place, source in [*blocks(AUTHORS)[1:], *blocks(AGENTS)]:
+    for place, source in [*blocks(AUTHORS)[1:], blocks(AGENTS)[-1]]:
         run(source, place, names)
     assert {"test_contract", "recorded"} <= names.keys()
+
+
+def test_the_job_of_several_parts_trains(tmp_path: Path) -> None:
+    example = make_job()
+    names: dict[str, Any] = {"Part": Part, "Target": Target, "TrainingJob": TrainingJob}
+    names |= {"Adam": torch.optim.Adam, "critic_loss": critic_loss, "actor_loss": actor_loss}
+    names |= {name: getattr(example, name) for name in ("model", "batches", "evaluate")}
+    (place, source), _ = blocks(AGENTS)
+    run(source, place, names)
+    before = {name: weights.clone() for name, weights in names["model"].state_dict().items()}
+    result = train(
+        names["job"],
+        device=torch.device("cpu"),
+        precision=PrecisionState(requested="fp32", effective="fp32", reason="default"),
+        config=FP16TrainingConfig(),
+        options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0),
+        folder=tmp_path,
+        emit=lambda _: None,
+        commands=list,
+    )
+    assert result.steps == 9 * (8 + 4 + 4)
+    after = names["model"].state_dict()
+    assert not any(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_the_rollout_on_the_page_about_policies_runs() -> None:

@@ -18,6 +18,7 @@ from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
     CheckpointSaved,
     OverflowDiagnosed,
+    PartStats,
     PrecisionChanged,
     Started,
 )
@@ -424,3 +425,48 @@ def test_a_reset_forgets_what_led_to_a_decision(observer, stats, compared) -> No
     assert observer.evidence()["statistics"] == []
     assert observe(observer, stats(steps=100, overflow=20)) is None
     assert [observe(observer, compared(loss=9.0)) for _ in range(2)] == [None, None]
+
+
+def in_parts(stats, *parts: PartStats) -> Event:
+    """Statistics whose sums are those of *parts*."""
+    steps, overflow = (sum(getattr(p, name) for p in parts) for name in ("attempted", "overflow"))
+    lowest = min(part.loss_scale for part in parts)
+    return stats(steps=steps, overflow=overflow, loss_scale=lowest, parts=parts)
+
+
+def healthy(name: str, steps: int = 100) -> PartStats:
+    return PartStats(name=name, attempted=steps, loss_scale=1024.0)
+
+
+def test_a_storm_of_one_part_is_seen_among_the_steps_of_all(observer, stats) -> None:
+    storm = PartStats(name="critic", attempted=100, overflow=50, loss_scale=64.0)
+    others = [healthy(f"actor-{n}") for n in range(4)]
+    event = in_parts(stats, *others, storm)
+    assert event.overflow / event.attempted == 0.1, "no storm of the job as a whole"
+    found = observer.observe("r", event, SETTINGS, on_probation=False, scaling=LossScaling())
+    assert found.trigger == "overflow_storm"
+    assert found.summary == "part critic: 50 of 100 steps overflowed (50%; the limit is 30%)"
+    assert found.numbers["part"] == "critic"
+
+
+def test_each_part_searches_for_its_scale(observer, stats) -> None:
+    """The actor's scale fits at once; the critic's steps overflow until theirs does."""
+    observe(observer, PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
+    searching = PartStats(name="critic", attempted=1, overflow=1, loss_scale=64.0)
+    for _ in range(31):
+        assert observe(observer, in_parts(stats, searching, healthy("actor", 1))) is None
+    for _ in range(100):
+        assert observe(observer, in_parts(stats, healthy("critic", 1), healthy("actor", 1))) is None
+
+
+def test_the_floor_of_one_part_is_enough(observer, stats) -> None:
+    observe(observer, PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))
+    at_floor = PartStats(name="critic", attempted=9, overflow=1, loss_scale=SCALE_FLOOR)
+    assert observe(observer, in_parts(stats, healthy("actor", 9), at_floor)) == "scale_floor"
+    unscaled = in_parts(stats, healthy("actor", 9), healthy("critic", 9))
+    assert observe(observer, unscaled) is None
+
+
+def test_a_part_that_takes_no_step_detects_nothing(observer, stats) -> None:
+    for _ in range(300):
+        assert observe(observer, in_parts(stats, healthy("critic", 1), healthy("actor", 0))) is None

@@ -8,7 +8,7 @@
   const LOG_RATIO = 30; // of largest to smallest loss, from which the axis is logarithmic
   const HEIGHT = 195; // of each chart, in pixels
   const MOST_PARTS = 8; // of one job
-  const PART_COLORS = ["--scale", "--loss", "--ink", "--muted"]; // then the same, dashed
+  const PART_COLORS = ["--scale", "--ink", "--loss", "--muted"]; // then the same, dashed
   const points = [];
   let charts = [], logarithmic = false, drawing = false, drawnParts = [];
 
