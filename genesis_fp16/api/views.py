@@ -297,16 +297,11 @@ class LogTail(View):
     size_bytes: int
 
 
-class PartPoint(View):
-    """What one part of a job did in a point of the curve."""
+class PartPoint(PartView):
+    """Statistics of one part of a job, as those of a `CurvePoint`."""
 
     name: str
-    attempted: int
-    overflow: int
-    nonfinite_loss: int
-    loss: float | None
     grad_norm: float | None
-    loss_scale: float
 
 
 class CurvePoint(View):

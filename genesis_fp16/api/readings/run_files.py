@@ -15,7 +15,7 @@ from genesis_fp16.domain.attempt import Attempt, attempt_folder, events_path
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.agent_contract.parts import MOST_PARTS
 from infrastructure.events import EventTail
-from infrastructure.events.event import MismatchMeasured, StepStats
+from infrastructure.events.event import MismatchMeasured, PartStats, StepStats
 from infrastructure.events.plain_text import plain
 
 CURVE_BYTES = 16 << 20  # of one attempt's events; of a longer file its newest quarter of that
@@ -64,7 +64,19 @@ def curve_point(stats: StepStats) -> views.CurvePoint:
         precision=stats.precision,
         samples=stats.samples,
         seconds=stats.seconds,
-        parts=[views.PartPoint.model_validate(part) for part in stats.parts[:MOST_PARTS]],
+        parts=[_part_point(part) for part in stats.parts[:MOST_PARTS]],
+    )
+
+
+def _part_point(part: PartStats) -> views.PartPoint:
+    return views.PartPoint(
+        name=part.name,
+        steps=part.attempted,
+        overflows=part.overflow,
+        nonfinite_losses=part.nonfinite_loss,
+        loss=part.loss,
+        grad_norm=part.grad_norm,
+        loss_scale=part.loss_scale,
     )
 
 

@@ -231,9 +231,9 @@ def test_the_parts_of_a_job(api, trained: str) -> None:
     assert len(point["parts"]) == 8
     assert point["parts"][0] == {
         "name": "critic",
-        "attempted": 8,
-        "overflow": 1,
-        "nonfinite_loss": 0,
+        "steps": 8,
+        "overflows": 1,
+        "nonfinite_losses": 0,
         "loss": 0.5,
         "grad_norm": None,
         "loss_scale": 64.0,
