@@ -247,11 +247,9 @@ class Series:
             "genesis_part_overflow_steps_total", "Overflows of the part", "part"
         )
         self.part_loss_scale = self._gauge(
-            "genesis_part_loss_scale", "Loss scale of the part; 1 outside FP16", "part"
+            "genesis_part_loss_scale", "Loss scale of the part", "part"
         )
-        self.part_loss = self._gauge(
-            "genesis_part_loss", "Mean loss of the part's last steps", "part"
-        )
+        self.part_loss = self._gauge("genesis_part_loss", "Mean loss of the part", "part")
         self.part_grad_norm = self._gauge(
             "genesis_part_grad_norm", "Last finite gradient norm of the part", "part"
         )
