@@ -83,7 +83,7 @@ class Site:
         self._machines += 1
         name, relay = f"machine{self._machines}", Relay(self._server_port)
         self._open.callback(relay.cut)
-        home = self._folder / (name if self._separate else "home")
+        home = self._folder / (f"home-of-{name}" if self._separate else "home")
         machine = Machine(
             name,
             self._folder / name,

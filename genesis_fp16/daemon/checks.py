@@ -44,6 +44,7 @@ from genesis_fp16.store.database import (
     open_database,
 )
 from genesis_fp16.store.errors import display_name, store_error
+from genesis_fp16.store.home import ForeignHomeError, refuse_foreign_folder
 from genesis_fp16.store.unreadable_rows import count_unreadable_rows
 from genesis_fp16.system.permissions import open_to_others
 
@@ -153,8 +154,13 @@ def check_settings(settings: Settings) -> Iterator[CheckResult]:
 
 
 def check_home(settings: Settings) -> CheckResult:
-    """Whether GENESIS_HOME can be written."""
+    """Whether GENESIS_HOME is a home, or may become one, and can be written."""
     home, existing = settings.home.absolute(), _existing(settings.home)
+    try:
+        refuse_foreign_folder(home)
+    except ForeignHomeError as error:
+        what, _, remedy = str(error).partition("; ")
+        return CheckResult("home", "fail", what, remedy)
     if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         return CheckResult(
             "home", "ok", f"{home} " + ("is writable" if existing == home else "is new")
@@ -178,7 +184,8 @@ def check_access(settings: Settings) -> Iterator[CheckResult]:
 def _too_open(settings: Settings) -> Iterator[tuple[Path, str, str]]:
     """Path, what other users can do with it, and the command that ends it."""
     home, env_file = settings.home.absolute(), settings.env_file.absolute()
-    with suppress(OSError):
+    with suppress(OSError, ForeignHomeError):
+        refuse_foreign_folder(home)
         for path in open_to_others(home):
             yield path, "can read or enter", "chmod -R go-rwx" if path == home else "chmod o-rwx"
     with suppress(OSError):

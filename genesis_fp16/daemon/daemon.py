@@ -39,6 +39,7 @@ from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.schedule import Timetable
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, Store, StoreError
+from genesis_fp16.store.home import refuse_foreign_folder
 from genesis_fp16.system.permissions import close_to_others, private_umask
 from genesis_fp16.system.signals import Signals
 from infrastructure.agent_contract import Schedule
@@ -71,10 +72,11 @@ def serve(settings: Settings) -> None:
         settings_file_exists=settings.env_file.exists(),
     )
     log_removed_settings(settings)
+    home = settings.home.absolute()
+    refuse_foreign_folder(home)
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        close_to_others(settings.home.absolute())
-        stack.enter_context(private_umask(settings.home.absolute()))
+        stack.enter_context(private_umask(home))
         lock = DaemonLock(settings)
         stack.callback(lock.release)
         metrics, readiness, watch = Metrics(), Readiness(), PluginWatch(settings)
@@ -93,6 +95,7 @@ def serve(settings: Settings) -> None:
             if not wait_for_workers(lock, signals):
                 return
         store = stack.enter_context(closing(open_store(settings)))
+        close_to_others(home)
         run_logger = stack.enter_context(closing(open_run_logger(store)))
         if not settings.standby:
             _listen(stack, settings, metrics, readiness)

@@ -26,6 +26,7 @@ from genesis_fp16.runs.dispatcher import READ_SECONDS
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, Store
 from genesis_fp16.store.errors import user_name
+from genesis_fp16.store.home import refuse_foreign_folder
 from genesis_fp16.system.permissions import close_to_others, private_umask
 from genesis_fp16.system.signals import Signals
 from infrastructure.events import Event, EventTail
@@ -60,11 +61,12 @@ def run_once(settings: Settings, agent: str, *, actor: str | None = None) -> int
     configure_logging(settings)
     log_removed_settings(settings)
     check_not_shadowed()
-    entry_point_of(agent, settings.home.absolute())
+    home = settings.home.absolute()
+    refuse_foreign_folder(home)
+    entry_point_of(agent, home)
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        close_to_others(settings.home.absolute())
-        stack.enter_context(private_umask(settings.home.absolute()))
+        stack.enter_context(private_umask(home))
         probes = None
         if watching_daemon(settings) is not None:
             _check_ready(known_agents(settings, only=agent))
@@ -93,6 +95,7 @@ def run_once(settings: Settings, agent: str, *, actor: str | None = None) -> int
         else:
             if probes is None:
                 raise DaemonGoneError("the daemon has just ended: repeat the command")
+            close_to_others(home)
             loop = RunLoop(settings, store, probes, [run_logger])
             if not wait_for_workers(lock, signals):
                 return os.EX_TEMPFAIL

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from genesis_fp16.settings import Settings
 from genesis_fp16.store.errors import StoreError, display_name, store_error
+from genesis_fp16.store.home import refuse_foreign_folder
 
 HEAD_REVISION = "0010"
 BUSY_TIMEOUT_MILLISECONDS = 5000
@@ -94,11 +95,11 @@ def _is_empty(path: Path) -> bool:
 
 
 def check_not_lost(settings: Settings) -> None:
-    """Refuse to create a database in a home that was used with one.
+    """Refuse to create a database in a home that was used with one, or in a foreign folder.
 
     Raises:
-        StoreError: The database is missing although the home has been used, or this user may not
-            look.
+        StoreError: The database is missing although the home has been used, this user may not
+            look, or the folder is not a home.
     """
     if database_exists(settings):
         return
@@ -111,6 +112,7 @@ def check_not_lost(settings: Settings) -> None:
             "move it back or restore it from a backup; to start without history and overrides, "
             f"move runs, guard, agents and rollbacks.json of {home} away until a new one exists"
         )
+    refuse_foreign_folder(home)
 
 
 @contextmanager

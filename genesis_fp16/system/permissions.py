@@ -19,7 +19,8 @@ OTHERS, GROUP_AND_OTHERS = 0o007, 0o077
 def private_umask(folder: Path) -> Iterator[None]:
     """Create files in the block for nobody but their owner, and the group of *folder* if it may.
 
-    If *folder* does not exist yet, it is created for its owner alone.
+    If *folder* does not exist yet, it is created for its owner alone. The group of one that
+    `close_to_others` would close may not.
     """
     before = os.umask(_umask_for(folder))
     try:
@@ -78,9 +79,12 @@ def _mode(path: Path) -> int:
 
 def _umask_for(folder: Path) -> int:
     try:
-        return OTHERS | (stat.S_IRWXG & ~folder.stat().st_mode)
+        status = folder.stat()
     except OSError:
         return GROUP_AND_OTHERS
+    if status.st_mode & OTHERS and status.st_uid == os.geteuid():
+        return GROUP_AND_OTHERS
+    return OTHERS | (stat.S_IRWXG & ~status.st_mode)
 
 
 def _close(path: Path, bits: int) -> None:

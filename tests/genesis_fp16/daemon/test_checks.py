@@ -121,6 +121,18 @@ def test_home_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     assert check_home(Settings(home=tmp_path / "file" / "home")).verdict == "fail"
 
 
+def test_a_foreign_folder_gets_no_command_that_closes_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "doc.txt").touch()
+    home.chmod(0o755)
+    settings = Settings(home=home, env_file=tmp_path / ".env")
+    result = check_home(settings)
+    assert (result.verdict, "doc.txt" in result.found) == ("fail", True)
+    assert result.remedy.startswith("set GENESIS_HOME to")
+    assert "chmod" not in str(list(check_access(settings)))
+
+
 def test_what_other_users_may_read_or_change_gets_a_command(tmp_path: Path) -> None:
     home, database, file = tmp_path / "home", tmp_path / "shared.db", tmp_path / ".env"
     home.mkdir(mode=0o700)

@@ -228,6 +228,48 @@ def test_a_home_and_settings_of_release_0_1_are_taken_over(
     assert daemon.end()[0] == 0
 
 
+def modes_of(folder: Path) -> dict[str, str]:
+    paths = (folder, *folder.rglob("*"))
+    return {str(path.relative_to(folder)): f"{path.stat().st_mode & 0o777:o}" for path in paths}
+
+
+def test_a_foreign_folder_as_home_is_refused_and_stays_as_it_is(start, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    (foreign / "sub").mkdir(parents=True)
+    (foreign / "doc.txt").touch()
+    for path, mode in ((foreign, 0o755), (foreign / "sub", 0o755), (foreign / "doc.txt", 0o644)):
+        path.chmod(mode)
+    before = modes_of(foreign)
+    code, log = start(GENESIS_HOME=str(foreign)).end()
+    assert code == 78
+    assert f"GENESIS_HOME {foreign} is not a home of genesis-fp16: it contains doc.txt" in log
+    assert "Traceback" not in log
+    assert modes_of(foreign) == before
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_a_home_is_closed_to_others_by_a_start_that_succeeds(
+    start, tmp_path: Path, usable: bool
+) -> None:
+    home = tmp_path / "daemon0" / ".genesis"
+    (home / "agents.d").mkdir(parents=True)
+    if not usable:
+        (home / "genesis.db").mkdir()
+        (home / "genesis.db").chmod(0o755)
+    home.chmod(0o755)
+    (home / "agents.d").chmod(0o755)
+    daemon = start()
+    if usable:
+        daemon.wait_for("daemon_ready")
+        assert len(daemon.lines("made_private")) == 2
+        assert all(mode in ("700", "600") for mode in modes_of(home).values()), modes_of(home)
+        return
+    code, log = daemon.end()
+    assert code == 65
+    assert "made_private" not in log
+    assert {modes_of(home)[name] for name in (".", "agents.d", "genesis.db")} == {"755"}
+
+
 def test_a_device_that_does_not_exist_ends_it(start) -> None:
     code, log = start(settings="GENESIS_DEVICE=cuda:99\n").end()
     assert code == 78

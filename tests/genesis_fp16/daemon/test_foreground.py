@@ -12,6 +12,7 @@ from genesis_fp16.domain.run import RunState
 from genesis_fp16.plugins.discovery import UnknownAgentError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from genesis_fp16.store.home import ForeignHomeError
 from genesis_fp16.store.pauses import AgentPausedError
 from infrastructure.trajectories import ReplayBuffer
 
@@ -37,6 +38,16 @@ def test_an_agent_that_fails(settings: Settings, install_plugin) -> None:
         [run] = store.runs()
         assert run.state is RunState.FAILED
         assert "NotImplementedError" in str(run.error)
+
+
+def test_a_foreign_folder_as_home_is_refused(settings: Settings, install_plugin) -> None:
+    install_plugin("any")
+    settings.home.mkdir(mode=0o755)
+    (settings.home / "doc.txt").touch()
+    with pytest.raises(ForeignHomeError, match=r"doc\.txt"):
+        run_once(settings, "any")
+    assert [path.name for path in settings.home.iterdir()] == ["doc.txt"]
+    assert settings.home.stat().st_mode & 0o777 == 0o755
 
 
 def test_an_agent_that_is_paused_is_not_run(settings: Settings, install_plugin) -> None:
