@@ -24,7 +24,7 @@ from infrastructure.agent_contract.transition import (
     TransitionSpec,
 )
 from infrastructure.events import PrecisionState
-from infrastructure.events.event import BaseEvent, Evaluated, StepStats
+from infrastructure.events.event import BaseEvent, Evaluated, Notice, StepStats
 from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.training import FP16TrainingConfig, Precision
 from infrastructure.training.loop import LoopOptions, train
@@ -85,7 +85,7 @@ class EpochRecord(TypedDict):
 
 
 class _HistoryRecorder:
-    """Collects an `EpochRecord` per epoch from a training's events."""
+    """Collects an `EpochRecord` per epoch from a training's events, and passes on warnings."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.epochs: list[EpochRecord] = []
@@ -105,6 +105,9 @@ class _HistoryRecorder:
                     fp16_overflow_batches=0 if stats is None else stats.overflow,
                 )
             )
+        elif isinstance(event, Notice) and event.level == "warning":
+            fields = ", ".join(f"{name}: {value}" for name, value in event.fields.items())
+            warnings.warn(f"{event.event} ({fields})", stacklevel=2)
 
 
 class WorldModel:

@@ -44,6 +44,7 @@ class BestEpoch:
         base: Frozen base of the network, which the file holds by hash; None to save all weights.
 
     Attributes:
+        path: File, as given.
         evaluation: Evaluation of the best epoch; None if there is none yet.
     """
 
@@ -53,14 +54,18 @@ class BestEpoch:
         on_damage: Callable[[BestEpochError], None] = _refuse,
         base: FrozenBase | None = None,
     ) -> None:
-        self._path, self._on_damage, self._base = path, on_damage, base
+        self.path, self._on_damage, self._base = path, on_damage, base
         self.evaluation: Evaluation | None = None
         self._damaged = False
         if (saved := self._read()) is not None:
             self.evaluation = saved[0]
 
     def save_if_better(self, evaluation: Evaluation, network: Module) -> None:
-        """Save the weights of *network* if *evaluation* is the best so far; NaN never is."""
+        """Save the weights of *network* if *evaluation* is the best so far; NaN never is.
+
+        Raises:
+            OSError: The file cannot be written; the weights saved before are kept.
+        """
         best = None if self.evaluation is None else _selected_by(self.evaluation)
         if not _selected_by(evaluation).better_than(best):
             return
@@ -77,10 +82,17 @@ class BestEpoch:
             "frozen_base": base,
         }
         content, hashed = tensor_bytes(saved)
-        if os.path.lexists(self._path) and not self._path.is_file():
-            self._path.rename(self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}"))
-        write_atomically(self._path, _first_line(hashed) + content)
+        if os.path.lexists(self.path) and not self.path.is_file():
+            self.path.rename(self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}"))
+        write_atomically(self.path, _first_line(hashed) + content)
         self.evaluation, self._damaged = evaluation, False
+
+    def keeps_better_than(self, evaluation: Evaluation | None) -> bool:
+        """Whether weights are kept that *evaluation* does not beat."""
+        if self.evaluation is None:
+            return False
+        best = _selected_by(self.evaluation)
+        return evaluation is None or not _selected_by(evaluation).better_than(best)
 
     def restore(self, network: Module) -> Evaluation | None:
         """Load the saved weights into *network* and return their evaluation.
@@ -99,14 +111,14 @@ class BestEpoch:
 
     def _read(self) -> tuple[Evaluation, Any] | None:
         """The saved epoch; None, after a report, if it is damaged."""
-        if self._damaged or not os.path.lexists(self._path):
+        if self._damaged or not os.path.lexists(self.path):
             return None
         try:
-            if not self._path.is_file():
-                raise BestEpochError(self._path, "it is not a regular file")
-            data = self._path.read_bytes()
+            if not self.path.is_file():
+                raise BestEpochError(self.path, "it is not a regular file")
+            data = self.path.read_bytes()
             if data[:_DIGEST_BYTES] != _first_line(hash_bytes(data[_DIGEST_BYTES:])):
-                raise BestEpochError(self._path, "it does not match its SHA-256")
+                raise BestEpochError(self.path, "it does not match its SHA-256")
             return self._content(data[_DIGEST_BYTES:])
         except (OSError, BestEpochError) as error:
             self._report(error)
@@ -116,7 +128,7 @@ class BestEpoch:
         try:
             saved = read_tensors(data)
         except TensorFileError as error:
-            raise BestEpochError(self._path, f"torch cannot read it ({error})") from None
+            raise BestEpochError(self.path, f"torch cannot read it ({error})") from None
         try:
             network, base = saved.pop("network"), saved.pop("frozen_base", {})
             if self._base is not None:
@@ -124,15 +136,15 @@ class BestEpoch:
             metrics = {name: float(value) for name, value in saved.pop("metrics").items()}
             return Evaluation(metrics=metrics, **saved), network
         except OtherBaseError as error:
-            raise BestEpochError(self._path, str(error)) from None
+            raise BestEpochError(self.path, str(error)) from None
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
             problem = "it does not hold the weights of an epoch"
-            raise BestEpochError(self._path, problem) from None
+            raise BestEpochError(self.path, problem) from None
 
     def _report(self, problem: BestEpochError | OSError | str) -> None:
         self._damaged = True
         if not isinstance(problem, BestEpochError):
-            problem = BestEpochError(self._path, str(problem))
+            problem = BestEpochError(self.path, str(problem))
         self._on_damage(problem)
 
 

@@ -10,7 +10,7 @@ from torch.nn import Module
 
 from infrastructure.agent_contract import Evaluation, Job
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.events.event import BaseEvent, Evaluated
+from infrastructure.events.event import BaseEvent, Evaluated, Notice
 from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.distributed import DistributedModel, Ranks
 from infrastructure.training.loop.early_stop import EarlyStop
@@ -57,6 +57,7 @@ class EpochEvaluations:
         self._job, self._model, self._ranks, self._device = job, model, ranks, device
         self._rounds, self._first_batch, self._progress = rounds, first_batch, progress
         self._early_stop, self._best_epoch, self._emit = early_stop, best_epoch, emit
+        self._save_error: OSError | None = None  # since the best epoch was last saved
         self.last: Evaluation | None = None
 
     def evaluate(self) -> None:
@@ -73,8 +74,20 @@ class EpochEvaluations:
             self._early_stop.note(self.last, self._progress.epoch)
 
     def restore_best(self) -> None:
-        """Give rank 0's model the weights of the best epoch, if they are kept and undamaged."""
+        """Give rank 0's model the weights of the best epoch, if they are kept and undamaged.
+
+        The last weights stay if the disk refused better ones than it holds; a notice tells that.
+        """
         if self._best_epoch is None or not self._ranks.is_rank_zero:
+            return
+        if self._save_error is not None and not self._best_epoch.keeps_better_than(self.last):
+            self._emit(
+                Notice.warning(
+                    "last_weights_used",
+                    self._save_error,
+                    reason="no epoch that is better than the last could be saved",
+                )
+            )
             return
         best, last = self._best_epoch.restore(self._model.plain), self.last
         if best is not None and (last is None or best.primary == last.primary):
@@ -89,7 +102,7 @@ class EpochEvaluations:
             baseline = forward.compute_loss(self._job.loss, self._first_batch).item()
         self._progress.record_fp32_loss(baseline)
         if self._best_epoch is not None and self._trained_beyond_warm_up():
-            self._best_epoch.save_if_better(evaluation, model)
+            self._save_if_better(self._best_epoch, evaluation, model)
         self._emit(
             Evaluated(
                 epoch=self._progress.epoch,
@@ -100,6 +113,26 @@ class EpochEvaluations:
             )
         )
         return evaluation
+
+    def _save_if_better(self, best: BestEpoch, evaluation: Evaluation, model: Module) -> None:
+        """Save the weights of a better epoch; if that fails, the next better one is tried."""
+        try:
+            best.save_if_better(evaluation, model)
+        except OSError as error:
+            if self._save_error is None:
+                self._emit(
+                    Notice.warning(
+                        "best_epoch_not_saved",
+                        error,
+                        path=str(best.path),
+                        consequence="the training goes on and saves the next better epoch",
+                        remedy="free space there, or permit writing",
+                    )
+                )
+            self._save_error = error
+        else:
+            if best.evaluation is evaluation:
+                self._save_error = None
 
     def _with_round_metrics(self, evaluation: Evaluation) -> Evaluation:
         if not self._trained_beyond_warm_up():

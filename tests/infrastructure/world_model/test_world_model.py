@@ -1,6 +1,7 @@
 import asyncio
 import math
 import random
+import resource
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,20 @@ def test_a_planted_signal_is_learned_and_beats_the_base_rate(fitted):
     assert fitted.metrics["nll_skill"] > 0.3
     assert fitted.metrics["outcome.ece"] < 0.1
     assert abs(fitted.metrics["reward.coverage_90"] - 0.9) < 0.1
+
+
+def test_a_disk_that_refuses_the_best_epoch_is_warned_about(spec, record):
+    model, limits = WorldModel(spec), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with (
+            pytest.warns(UserWarning, match="best_epoch_not_saved"),
+            pytest.warns(UserWarning, match=r"last_weights_used .*File too large"),
+        ):
+            model.fit(record(groups=40), epochs=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(model.training_history) == 2
 
 
 def test_shuffled_labels_give_chance_accuracy(spec, record):

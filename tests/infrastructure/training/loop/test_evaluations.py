@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +39,10 @@ class Recorded:
 
 
 def run(
-    job: TrainingJob, folder: Path, emit: Callable[[BaseEvent], None] = lambda _event: None
+    job: TrainingJob,
+    folder: Path,
+    emit: Callable[[BaseEvent], None] = lambda _event: None,
+    best_epoch: Path | None = None,
 ) -> TrainingResult:
     return train(
         job,
@@ -50,7 +53,7 @@ def run(
         folder=folder / "checkpoints",
         emit=emit,
         commands=tuple,
-        best_epoch=folder / "best.pt",
+        best_epoch=best_epoch or folder / "best.pt",
     )
 
 
@@ -79,3 +82,44 @@ def test_a_best_epoch_damaged_at_the_end_leaves_the_last_one(make_job, tmp_path:
     assert torch.equal(recorded.weights_now(), recorded.weights[-1])
     (notice,) = [each for each in notices if each.event == "best_epoch_damaged"]
     assert str(tmp_path / "best.pt") in notice.fields["error"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "refused", "left", "told"),
+    [
+        ([0.5, 0.4, 0.3, 0.6], {1, 2}, 3, ["best_epoch_not_saved"]),
+        ([0.5, 0.4, 0.3, 0.6], {1, 2, 3}, 4, ["best_epoch_not_saved"]),
+        ([0.5, 0.9, 0.4, 0.6], {3}, 1, ["best_epoch_not_saved"]),
+        ([0.5, 0.9, 0.4, 0.3], {3, 4}, 4, ["best_epoch_not_saved", "last_weights_used"]),
+        ([0.5, 0.4], {1, 2}, 2, ["best_epoch_not_saved", "last_weights_used"]),
+    ],
+)
+def test_a_disk_that_refuses_the_best_epoch_costs_no_training(
+    make_job, tmp_path: Path, losses: list[float], refused: set[int], left: int, told: list[str]
+):
+    """The folder of the weights cannot be written after the epochs *refused*."""
+    folder, away, notices = tmp_path / "kept", tmp_path / "away", []
+    folder.mkdir()
+
+    def losses_and_disk() -> Iterator[float]:
+        for epoch, loss in enumerate(losses, start=1):
+            if folder.is_file():
+                folder.unlink()
+                away.rename(folder)
+            if epoch in refused:
+                folder.rename(away)
+                folder.touch()
+            yield loss
+
+    def emit(event: BaseEvent) -> None:
+        if isinstance(event, Notice):
+            notices.append(event)
+
+    job = make_job(epochs=len(losses))
+    recorded = Recorded(job, losses_and_disk(), keep=True)
+    result = run(recorded.job, tmp_path, emit, best_epoch=folder / "best.pt")
+    assert (result.outcome, result.evaluation.metrics) == ("done", {"epoch": float(left)})
+    assert torch.equal(recorded.weights_now(), recorded.weights[left - 1])
+    assert [notice.event for notice in notices] == told
+    assert notices[0].fields["path"] == str(folder / "best.pt")
+    assert all("Not a directory" in notice.fields["error"] for notice in notices)
