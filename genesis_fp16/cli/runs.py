@@ -53,10 +53,13 @@ def list_runs(
         typer.echo(f"no runs recorded in {settings.home}: start genesis-fp16 serve")
     else:
         print_table(
-            ["run", "agent", "state", "created", "trained for", "steps", "published", "why"],
+            [
+                *("run", "agent", "number", "state", "created"),
+                *("trained for", "steps", "published", "why"),
+            ],
             [
                 [
-                    *(run.id, run.agent, run.state, moment(run.created_at)),
+                    *(run.id, run.agent, f"#{run.number}", run.state, moment(run.created_at)),
                     *(duration(run.active_seconds), run.steps),
                     {True: "yes", False: "no", None: ""}[run.published],
                     run.error or run.reason,
@@ -126,6 +129,7 @@ def cancel_run(
 def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     shown = ("id", "agent", "trigger", "state", "seed", "steps", "failures", "published", "reason")
     rows = [[name, run[name]] for name in shown]
+    rows.insert(2, ["number", f"#{run['number']}"])
     rows += [[name, moment(run[name])] for name in ("created_at", "started_at", "finished_at")]
     rows += [["metric " + name, value] for name, value in (run["metrics"] or {}).items()]
     rows += [["error", run["error"]], ["folder, with log and events", run["folder_removed"]]]

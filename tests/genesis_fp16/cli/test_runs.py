@@ -93,6 +93,11 @@ def test_a_run_is_named_by_its_number(
     ask: Ask, ask_json: Callable[..., object], store: Store, run: Run
 ) -> None:
     assert ask_json("runs", "show", "#1")["id"] == run.id
+    [_, listed] = ask("runs").stdout.splitlines()
+    assert listed.split()[:3] == [run.id, "a", "#1"]
+    assert ["number", "#1"] in [
+        line.split() for line in ask("runs", "show", "a#1").stdout.splitlines()
+    ]
     waiting = store.enqueue("b", first_seed=1)
     assert ask_json("runs", "show", "b#1")["id"] == waiting.id
     ambiguous = ask("runs", "show", "#1")
