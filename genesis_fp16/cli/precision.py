@@ -150,7 +150,8 @@ def set_override(
         print_json(asdict(override))
         return
     until = f" until {moment(override.expires_at)}" if override.expires_at else ""
-    effect = ", in runs that begin from now on" if next_run else f"; {_effect(known)}"
+    at_once = known.describe_effect("applies it at once", "applies it")
+    effect = ", in runs that begin from now on" if next_run else f"; {at_once}"
     typer.echo(f"{precision} for {agent or 'all agents'}{until}{effect}")
     if agent is None and precision != "fp32" and not next_run:
         exception = "a run whose worker fell back to FP32 by itself stays in FP32 until it ends"
@@ -158,14 +159,6 @@ def set_override(
     flag = known.in_force is None or known.in_force.enable_fp16_training
     if precision != "fp32" and not flag:
         typer.echo("but ENABLE_FP16_TRAINING is false, so FP32 stays in force", err=True)
-
-
-def _effect(known: CommandSettings) -> str:
-    """When the override takes effect."""
-    elsewhere = known.location.database_url is not None  # a daemon may serve on another host
-    if known.daemon is not None or elsewhere:
-        return "a running daemon applies it at once"
-    return f"no daemon serves {known.location.home.absolute()} now; the next one applies it"
 
 
 def _warn_if_daemon_in_trouble(known: CommandSettings) -> None:

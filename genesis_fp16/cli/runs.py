@@ -117,13 +117,14 @@ def cancel_run(
     from genesis_fp16.cli.actor import actor
     from genesis_fp16.daemon import operator
 
-    settings = load_command_settings().location
-    with open_existing_store(settings) as store:
+    known = load_command_settings()
+    with open_existing_store(known.location) as store:
         run = operator.cancel_run(store, run_name, actor=actor(), reason=reason)
     if as_json:
         print_json({"run": run.id, "cancel_requested": True})
     else:
-        typer.echo(f"{run.id} of {run.agent} will be cancelled; a daemon that serves does it now")
+        effect = known.describe_effect("does it at once", "does it")
+        typer.echo(f"{run.id} of {run.agent} will be cancelled; {effect}")
 
 
 def _print_run(run: dict[str, Any], most_changes: int | None) -> None:

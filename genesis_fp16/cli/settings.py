@@ -53,6 +53,13 @@ class CommandSettings:
             return {}
         return self.in_force.differences(self.local)
 
+    def describe_effect(self, now: str, later: str) -> str:
+        """What a daemon does with a stored change: *now* if it may serve, *later* if none does."""
+        elsewhere = self.location.database_url is not None  # a daemon may serve on another host
+        if self.daemon is not None or elsewhere:
+            return f"a running daemon {now}"
+        return f"no daemon serves {self.location.home.absolute()} now; the next one {later}"
+
 
 def load_location() -> Settings:
     """Settings whose home and database are valid; other wrong ones are left unread.

@@ -12,7 +12,7 @@ from genesis_fp16.daemon.operator import RunEndedError, UnknownNameError
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from genesis_fp16.domain.run import Ending, PartTotals, Run, RunState, RunSummary, RunTransition
 from genesis_fp16.settings import load_settings
-from genesis_fp16.store import Store
+from genesis_fp16.store import DaemonLock, Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import (
     Evaluated,
@@ -77,7 +77,11 @@ def test_an_agent_without_runs_is_distinguished_from_an_unknown_one(
 
 def test_a_run_is_cancelled_once_and_by_name(ask: Ask, store: Store, run: Run) -> None:
     waiting = store.enqueue("b", first_seed=1)
-    assert f"{waiting.id} of b" in ask("runs", "cancel", waiting.id).stdout
+    said = ask("runs", "cancel", waiting.id).stdout
+    assert f"{waiting.id} of b will be cancelled" in said
+    assert f"no daemon serves {load_settings().home.absolute()} now; the next one does it" in said
+    with DaemonLock(load_settings()):
+        assert "a running daemon does it at once" in ask("runs", "cancel", waiting.id).stdout
     cancelled = store.run(waiting.id)
     assert cancelled is not None
     assert cancelled.cancel_requested
