@@ -112,7 +112,7 @@ def find_run(store: Store | None, name: str) -> Run:
             f"{len(runs)} agents have a run {name}: name the agent too: {choices}{more}"
         )
     if not runs:
-        shown, what = plain(name, _LONGEST_NAME), "number" if numbered else "id"
+        shown, what = plain(name, _LONGEST_NAME), "number" if "#" in name else "id"
         raise UnknownNameError(f"no run has the {what} {shown!r}: see genesis-fp16 runs")
     return runs[0]
 
