@@ -62,8 +62,9 @@ def _remedy(url: URL, cause: BaseException) -> str:
     if code in _NO_ACCESS or number in _NO_ACCESS_ERRNO:
         return _access(path)
     return (
-        "restore it from a backup, or set GENESIS_HOME; to start without history, move it away, "
-        "and also runs, guard and agents of GENESIS_HOME until a new one exists"
+        "restore it from a backup, or set GENESIS_HOME; to start without history and overrides, "
+        "move it away, and also runs, guard, agents and rollbacks.json of GENESIS_HOME, until a "
+        "new one exists"
     )
 
 

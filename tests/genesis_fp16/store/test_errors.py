@@ -129,6 +129,15 @@ def test_something_else_in_its_place(settings: Settings) -> None:
         Store.open(Settings(home=settings.home / "file"))
 
 
+@pytest.mark.parametrize("content", [b"", b"not a database" * 500])
+def test_a_start_without_history_names_all_that_must_go(settings: Settings, content: bytes) -> None:
+    """Rollbacks that stayed in force would refuse the settings of the new home."""
+    (settings.home / "agents" / "a" / "replay").mkdir(parents=True)
+    (settings.home / "genesis.db").write_bytes(content)
+    with pytest.raises(StoreError, match=r"runs, guard, agents and rollbacks\.json"):
+        Store.open(settings)
+
+
 def test_a_user_without_a_name_is_a_number() -> None:
     assert user_name(987_654_321) == "uid 987654321"
 
