@@ -36,7 +36,7 @@ from genesis_fp16.settings.env_file import (
     shown_name,
     with_our_prefix,
 )
-from genesis_fp16.settings.removed import take_removed
+from genesis_fp16.settings.removed import REMOVED_SETTINGS, take_removed
 from genesis_fp16.settings.rollback_memory import lost_rollbacks
 from genesis_fp16.settings.settings import (
     AGENTS_PREFIX,
@@ -307,6 +307,8 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
             name = AGENTS_PREFIX + "__".join(part for part in rest if part != "[key]").upper()
             if details["type"] == "extra_forbidden":
                 message = f"an agent has only the settings {', '.join(_AGENT_FIELDS)}"
+                if meant := _closest(rest[-1].upper(), _AGENT_FIELDS):
+                    remedy = f"; did you mean {meant}?"
         elif details["type"] != "contradiction":
             default = display(name, Settings.model_fields[field].default)
             remedy = f"; the default is {name}={default}"
@@ -357,9 +359,17 @@ def _describe_unknown(name: str, variable: Variable) -> str:
     elif _looks_like_flag(upper) or upper == ROLLBACK_FLAG:
         meant = ROLLBACK_FLAG
     else:
-        meant = next(iter(difflib.get_close_matches(upper, VARIABLES, n=1, cutoff=0.6)), "")
+        meant = _closest(upper, [*VARIABLES, *REMOVED_SETTINGS])
+    if (removed := REMOVED_SETTINGS.get(meant)) is not None:
+        what = f"release {removed.release} removed {meant}"
+        return f"{name} ({variable.source}): not a setting, and {what}; {removed.remedy}"
     remedy = f"did you mean {meant}?" if meant else "see .env.example for all settings"
     return f"{name} ({variable.source}): not a setting; {remedy}"
+
+
+def _closest(name: str, known: Collection[str]) -> str:
+    """The one of *known* that is most like *name*; empty if none is."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")
 
 
 def _why_not_text(text: str) -> str:

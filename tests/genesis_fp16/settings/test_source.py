@@ -163,6 +163,20 @@ def test_a_misspelt_prefix_is_named_with_what_was_meant(env_file: Path) -> None:
         assert len(refused.value.problems) == len(meant)
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("genesis_fleet", r"release 0\.2\.0 removed GENESIS_FLEET; delete it"),
+        ("GENESIS_FLEETS", r"release 0\.2\.0 removed GENESIS_FLEET; delete it"),
+        ("GENESIS_AGENTS__SE_DARWIN__PRESISION", r"did you mean PRECISION\?$"),
+    ],
+)
+def test_a_misspelt_name_gets_the_closest_remedy(env_file: Path, name: str, remedy: str) -> None:
+    env_file.write_text(f"{name}=fp32\n")
+    with pytest.raises(SettingsError, match=f"{name}.* .*{remedy}"):
+        load_settings(env_file, {})
+
+
 def test_a_wrong_flag_in_the_environment_is_reported_whatever_the_file_says(env_file: Path) -> None:
     for text in ("", "ENABLE_FP16_TRAINING=false\n", "ENABLE_FP16_TRAINING=true\n"):
         env_file.write_text(text)
