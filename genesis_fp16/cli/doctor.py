@@ -18,8 +18,10 @@ def doctor(context: typer.Context, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json([asdict(result) for result in results])
     else:
-        print_table(
-            ["", "check", "found", "remedy"],
-            [[result.verdict, result.check, result.found, result.remedy] for result in results],
-        )
+        rows = []
+        for result in results:
+            rows.append([result.verdict, result.check, result.found])
+            if result.remedy:  # below, since what was found may be long
+                rows.append(["", "", f"remedy: {result.remedy}"])
+        print_table(["", "check", "found"], rows)
     raise typer.Exit(1 if any(result.verdict == "fail" for result in results) else 0)
