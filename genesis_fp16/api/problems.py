@@ -107,9 +107,10 @@ def _refusal(_request: Request, error: Exception) -> JSONResponse:
 
 def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101  # registered for it
+    path = plain(request.url.path, 200)
     details = {
-        404: f"nothing is at {plain(request.url.path, 200)}; see /openapi.json",
-        405: f"{request.method} is not possible at {plain(request.url.path, 200)}",
+        404: f"nothing is at {path}; the page is at /, the API is described at /openapi.json",
+        405: f"{request.method} is not possible at {path}",
     }
     detail = details.get(error.status_code, str(error.detail))
     return answer(error.status_code, detail, headers=error.headers)

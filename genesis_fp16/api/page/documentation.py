@@ -5,16 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from http import HTTPStatus
 from pathlib import Path
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from genesis_fp16.api.problems import RefusalError
+from infrastructure.events.plain_text import plain
 
 SITE = Path(__file__).with_name("site")
+_LONGEST_SHOWN = 200  # characters of a path
 _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
@@ -33,8 +37,19 @@ class _Site(StaticFiles):
         )
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """See Starlette."""
-        response = await super().get_response(path, scope)
+        """See Starlette.
+
+        Raises:
+            RefusalError: There is no such page.
+        """
+        try:
+            response = await super().get_response(path, scope)
+        except HTTPException as error:
+            if error.status_code != HTTPStatus.NOT_FOUND:
+                raise
+            named = plain(path, _LONGEST_SHOWN)
+            detail = f"the documentation has no page {named}; its first page is /docs/"
+            raise RefusalError(404, detail) from error
         response.headers["Content-Security-Policy"] = self._policy
         return response
 

@@ -60,6 +60,8 @@ async def _send_page(
 
 
 def _back(request: Request) -> str:
-    """The page whose form was refused, if the path tells; else the first one."""
+    """The page whose form was refused, if the path tells; else the first, of the docs in theirs."""
+    if request.url.path.startswith("/docs/"):
+        return "/docs/"
     parts = request.url.path.strip("/").split("/")
     return "/" + "/".join(parts[:2]) if request.method == "POST" and len(parts) > 2 else "/"
