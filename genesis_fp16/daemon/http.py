@@ -121,6 +121,9 @@ class ObservabilityServer(ThreadingMixIn, WSGIServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(message)s; there are /metrics, /healthz and /readyz\n"
+
     def log_message(self, format: str, *args: object) -> None:
         """Log no requests."""
 

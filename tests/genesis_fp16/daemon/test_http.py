@@ -71,6 +71,16 @@ def test_metrics_in_both_formats(server: ObservabilityServer, metrics: Metrics) 
     assert body.endswith("# EOF\n")
 
 
+def test_an_address_that_is_too_long_is_refused_as_text(server: ObservabilityServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as client:
+        client.sendall(b"GET /".ljust(65537, b"x"))  # no byte is left unread
+        head, _, body = client.makefile().read().partition("\n\n")
+    assert " 414 " in head
+    assert "Content-Type: text/plain; charset=utf-8" in head
+    assert body.endswith("; there are /metrics, /healthz and /readyz\n")
+    assert "<" not in body
+
+
 def test_metrics_are_compressed_for_clients_that_ask(
     server: ObservabilityServer, metrics: Metrics
 ) -> None:
