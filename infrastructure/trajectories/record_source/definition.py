@@ -223,7 +223,9 @@ def parse_definition(content: bytes, path: Path) -> AgentDefinition:
             f"{path} is not UTF-8 at byte {error.start}: write it as UTF-8"
         ) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DefinitionError(f"{path} is not TOML: {error}") from None
+        raise DefinitionError(
+            f"{path} is not TOML: {error}; write tables as [source], and keys as name = value"
+        ) from None
     try:
         return AgentDefinition.model_validate(document)
     except ValidationError as error:
@@ -267,6 +269,9 @@ def _describe(error: ValidationError, text: str) -> list[str]:
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             message = f"there is no such key{_nearest(where)}"
+        elif problem["type"] == "missing":
+            table = ".".join(where[:-1])
+            message = f"missing; add {f'{where[-1]} to [{table}]' if table else f'[{where[-1]}]'}"
         line = _line_of(where, text)
         place = f"line {line}: " if line else ""
         name = f"{'.'.join(where)}: " if where else ""

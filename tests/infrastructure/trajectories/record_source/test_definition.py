@@ -79,7 +79,8 @@ def test_genesis_formats_bring_their_fields() -> None:
         ("buckets = 512", "buckets = 1", "Text needs two"),
         ('"solved", "true"]', '"solved", "yes"]', "label of a Discrete target"),
         ("steps = 100", "steps = 0", "line 24: training.steps: "),
-        ("[training]", "[training", "is not TOML: "),
+        (', values = ["billing", "login"]', "", "missing; add values to [spec.observation.topic]"),
+        ("[training]", "[training", "; write tables as [source], and keys as name = value"),
     ],
 )
 def test_a_wrong_definition_names_line_and_remedy(old: str, new: str, message: str) -> None:
@@ -89,6 +90,11 @@ def test_a_wrong_definition_names_line_and_remedy(old: str, new: str, message: s
     assert message in str(caught.value)
     assert str(caught.value).startswith("support.toml")
     assert "\n" not in str(caught.value)
+
+
+def test_an_empty_definition_is_told_what_to_add() -> None:
+    with pytest.raises(DefinitionError, match=r"source: missing; add \[source\]$"):
+        parse_definition(b"", Path("x.toml"))
 
 
 def test_fields_are_needed_unless_the_format_knows_them() -> None:
