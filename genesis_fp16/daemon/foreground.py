@@ -25,6 +25,7 @@ from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.runs.dispatcher import READ_SECONDS
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, LockHeldError, Store
+from genesis_fp16.store.daemon_status import find_daemon
 from genesis_fp16.store.errors import user_name
 from genesis_fp16.store.home import refuse_foreign_folder
 from genesis_fp16.system.permissions import close_to_others, private_umask
@@ -32,6 +33,7 @@ from genesis_fp16.system.signals import Signals
 from infrastructure.events import Event, EventTail
 
 CHECK_DAEMON_SECONDS = 2.0
+_RUNS_SHOWN = 5
 
 log = structlog.get_logger()
 
@@ -165,7 +167,7 @@ def _follow(
             check_at = now + CHECK_DAEMON_SECONDS
             _check_daemon(settings, run)
             if state is RunState.QUEUED:
-                _check_waiting(settings, run, already=waits)
+                _check_waiting(settings, store, run, already=waits)
                 store.pauses.check(run.agent)
             waits = state is RunState.QUEUED
         current = store.run(run.id) or run  # before the events: all precede the last state
@@ -199,17 +201,31 @@ def _admitted(tail: EventTail, limits: EventLimits, age_seconds: float) -> Itera
             yield event
 
 
-def _check_waiting(settings: Settings, run: Run, *, already: bool) -> None:
+def _check_waiting(settings: Settings, store: Store, run: Run, *, already: bool) -> None:
     """Log once that *run* waits, and refuse to follow it if its agent is quarantined."""
     if not already:
+        fields = {"agent": run.agent, "run_id": run.id, "reason": _busy_slots(settings, store)}
         look_at = "genesis-fp16 agents, genesis-fp16 runs"
-        log.info("run_waiting", agent=run.agent, run_id=run.id, look_at=look_at)
+        log.info("run_waiting", **{k: v for k, v in fields.items() if v}, look_at=look_at)
     for plugin in known_agents(settings, only=run.agent):
         if plugin.state == "quarantined":
             raise AgentNotReadyError(
                 f"agent {run.agent!r} is quarantined: {plugin.reason}; run {run.id} waits in the "
                 "queue and starts once the agent is mended"
             )
+
+
+def _busy_slots(settings: Settings, store: Store) -> str:
+    """Which runs have the daemon's slots; empty if one is free."""
+    daemon = find_daemon(settings.home.absolute())
+    followed = daemon.settings_in_force(settings) if daemon is not None else None
+    slots = (followed or settings).slots
+    busy = [f"{run.agent}#{run.number}" for run in store.unfinished() if run.active]
+    if len(busy) < slots:
+        return ""
+    shown = ", ".join(busy[:_RUNS_SHOWN]) + (", ..." if len(busy) > _RUNS_SHOWN else "")
+    which = "the only slot is" if slots == 1 else f"all {slots} slots are"
+    return f"{which} busy (GENESIS_SLOTS): {shown}"
 
 
 def _check_daemon(settings: Settings, run: Run) -> None:

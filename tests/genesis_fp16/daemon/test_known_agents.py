@@ -127,13 +127,18 @@ def test_a_hanging_plugin_holds_up_neither_a_rescan_nor_the_answer_of_run(
             until(lambda: store.unfinished("hangs"))
         ends.touch()
 
+    with closing(Store.open(settings)) as store:  # the only slot is taken
+        store.begin_attempt(store.enqueue("good", first_seed=1).id, "incarnation")
     mender = threading.Thread(target=mend_after_the_run_waits)
     mender.start()
     with pytest.raises(AgentNotReadyError, match=r"worn out as well.*queue") as caught:
         run_once(settings, "hangs")
     mender.join(timeout=300)
     assert caught.value.exit_code == os.EX_CONFIG
-    [said] = [line for line in capsys.readouterr().err.splitlines() if "agent_pending" in line]
+    lines = capsys.readouterr().err.splitlines()
+    [waits] = [line for line in lines if "run_waiting" in line]
+    assert "the only slot is busy (GENESIS_SLOTS): good#1" in waits
+    [said] = [line for line in lines if "agent_pending" in line]
     assert "probing since" in said
     assert "genesis-fp16 agents" in said
 
