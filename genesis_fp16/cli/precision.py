@@ -98,7 +98,7 @@ def _describe_settings(known: CommandSettings, answer: dict[str, Any]) -> Iterat
     if daemon is not None:
         yield f"the daemon ({daemon}) reads {daemon.env_file or 'its settings'}"
         if known.in_force is known.local:
-            yield "it has not reported its settings: these are the ones read here"
+            yield "its settings are not known: these are the ones read here"
     if known.in_force is None:
         yield "ENABLE_FP16_TRAINING is unknown: the settings are wrong, and no daemon uses others"
         return
@@ -168,7 +168,7 @@ def _warn_if_daemon_in_trouble(known: CommandSettings) -> None:
     if known.daemon is not None and known.daemon.trouble not in ("", STARTING):
         print_warning(
             f"the daemon ({known.daemon}) may not see it: {known.daemon.trouble}; to roll back "
-            f"now, set ENABLE_FP16_TRAINING=false in {known.daemon.env_file}"
+            f"now, set ENABLE_FP16_TRAINING=false in {known.daemon.env_file or 'its settings file'}"
         )
 
 

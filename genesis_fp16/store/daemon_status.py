@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from genesis_fp16.domain.precision import Device
 from genesis_fp16.settings import AgentSettings, Settings, hot_fields, variable_name
+from genesis_fp16.system.disk import is_full
 from infrastructure.events.plain_text import plain
 
 LOCK_FILE, STATUS_FILE = "daemon.lock", "daemon.json"
 STARTING = "starting"
+NO_ROOM = "the disk of GENESIS_HOME is full, and the status cannot be written; free space there"
 
 
 class DaemonStatus(BaseModel):
@@ -50,7 +52,8 @@ class DaemonStatus(BaseModel):
 
     def __str__(self) -> str:
         if self.pid is None:
-            return "its process is not known yet"
+            full = self.trouble == NO_ROOM
+            return "status unknown: the disk is full" if full else "its process is not known yet"
         since = datetime.fromtimestamp(self.since, UTC)
         return f"pid {self.pid} on {self.host} since {since:%Y-%m-%dT%H:%M:%SZ}"
 
@@ -99,7 +102,10 @@ class DaemonStatus(BaseModel):
 
 def find_daemon(home: Path) -> DaemonStatus | None:
     """Status of the daemon, or foreground ``run``, that holds the lock of *home*; else None."""
-    return read_status(home) if _is_locked(home / LOCK_FILE) else None
+    if not _is_locked(home / LOCK_FILE):
+        return None
+    status = read_status(home)
+    return DaemonStatus(trouble=NO_ROOM) if status.pid is None and is_full(home) else status
 
 
 def read_status(home: Path) -> DaemonStatus:

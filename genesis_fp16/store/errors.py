@@ -13,9 +13,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from genesis_fp16.domain.errors import GenesisError
-from genesis_fp16.system.disk import DISK_FULL
+from genesis_fp16.system.disk import DISK_FULL, is_full
 
-_FULL_DISK_BYTES = 1 << 20  # a disk with fewer free bytes counts as full
 _PRIMARY = 0xFF  # SQLite's extended codes carry the plain one in their lowest byte
 _LOCK_NOT_AVAILABLE = "55P03"  # a condition of PostgreSQL
 _LOCKED = "another client of the server keeps a table locked, see pg_locks; try again when it ends"
@@ -54,7 +53,7 @@ def _remedy(url: URL, cause: BaseException) -> str:
     number = cause.errno if isinstance(cause, OSError) else None
     if code in _BUSY:
         return f"another process keeps it locked; fuser {path} names it; try again when it ends"
-    full = code == sqlite3.SQLITE_IOERR and _is_full(path.parent)  # no room for the log's index
+    full = code == sqlite3.SQLITE_IOERR and is_full(path.parent)  # no room for the log's index
     if full or code == sqlite3.SQLITE_FULL or number in DISK_FULL:
         return f"make room on the disk of {path.parent} and try again; nothing was changed"
     if code == sqlite3.SQLITE_IOERR:
@@ -66,14 +65,6 @@ def _remedy(url: URL, cause: BaseException) -> str:
         "move it away, and also runs, guard, agents and rollbacks.json of GENESIS_HOME, until a "
         "new one exists"
     )
-
-
-def _is_full(folder: Path) -> bool:
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return False
-    return disk.f_bavail * disk.f_frsize < _FULL_DISK_BYTES
 
 
 def _access(path: Path) -> str:

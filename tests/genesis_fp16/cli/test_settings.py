@@ -196,7 +196,7 @@ def test_a_daemon_with_an_unreadable_status_is_shown_as_serving(
         file.write("ENABLE_FP16_TRAINING=true\n")
     result = ask("precision").stdout
     assert result.startswith("the daemon (")
-    assert "not reported" in result
+    assert "its settings are not known" in result
     assert "ENABLE_FP16_TRAINING allows half precision (.env line 2)" in result
     assert "a running daemon " in ask(*SET).stdout
     with (folder / ".env").open("a") as file:

@@ -1,5 +1,7 @@
 """The status that a daemon publishes for commands."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,28 @@ def test_only_a_home_that_is_locked_has_a_daemon(env_file: Path) -> None:
         (settings.home / STATUS_FILE).unlink()
         assert find_daemon(settings.home) == DaemonStatus()
     assert find_daemon(settings.home) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to mount a small disk")
+def test_a_status_that_the_disk_refuses_is_unknown_for_that_reason(
+    env_file: Path, small_disk
+) -> None:
+    settings = load_settings(env_file, {})
+    fill = settings.home / "fill"
+    with small_disk(settings.home), DaemonLock(settings) as lock:
+        with suppress(OSError), fill.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        lock.write_status(settings)
+        daemon = find_daemon(settings.home)
+        assert daemon is not None
+        assert str(daemon) == "status unknown: the disk is full"
+        assert "GENESIS_HOME is full" in daemon.trouble
+        fill.unlink()
+        lock.write_status(settings)
+        daemon = find_daemon(settings.home)
+        assert daemon is not None
+        assert (daemon.pid, daemon.trouble) == (os.getpid(), "")
 
 
 def test_hot_settings_and_their_sources_are_published(env_file: Path) -> None:
