@@ -94,6 +94,22 @@ def _is_empty(path: Path) -> bool:
         return False
 
 
+def check_is_database(url: URL) -> None:
+    """Check that the file of a SQLite database still is one; pages in memory would hide that.
+
+    Raises:
+        StoreError: Something else was written over it; with the remedy.
+    """
+    path = Path(str(url.database)).absolute()
+    uri = f"{path.as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").close()
+    except sqlite3.Error as error:  # any other one, as of a lock, meets who uses the database
+        if error.sqlite_errorcode in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            raise store_error(url, error) from error
+
+
 def check_not_lost(settings: Settings) -> None:
     """Refuse to create a database in a home that was used with one, or in a foreign folder.
 
@@ -250,6 +266,14 @@ def _upgrade(connection: Connection, revision: str | None, name: str) -> None:
             "install the release that wrote it, or a newer one"
         )
     command.upgrade(config, "head")
+
+
+def changed_at_ns(path: str) -> int | None:
+    """When the file at *path* was last written to, in Unix nanoseconds; None if it is not there."""
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def file_identity(path: str | os.PathLike[str]) -> FileIdentity | None:

@@ -42,6 +42,8 @@ from genesis_fp16.store import schema
 from genesis_fp16.store.compared_runs import ComparedRuns
 from genesis_fp16.store.database import (
     BUSY_TIMEOUT_MILLISECONDS,
+    changed_at_ns,
+    check_is_database,
     check_not_lost,
     database_url,
     file_identity,
@@ -77,6 +79,7 @@ class Store:
         self._engine, self._clock = engine, clock
         self._path = engine.url.database if engine.dialect.name == "sqlite" else None
         self._identity = file_identity(self._path) if self._path else None
+        self._checked: int | None = None  # last change of the file that `verify` has looked at
         self._as_runs = RowReader(schema.runs, Run, "the run is ignored, as if unknown")
         self._as_attempts = RowReader(
             schema.attempts, Attempt, "the attempt is ignored, as if unknown"
@@ -116,7 +119,7 @@ class Store:
         """Check that commands that open the database find the one that is open here.
 
         Raises:
-            StoreError: Its file was moved, removed or replaced.
+            StoreError: Its file was moved, removed, replaced or overwritten.
         """
         if self._path and file_identity(self._path) != self._identity:
             raise StoreError(
@@ -124,6 +127,9 @@ class Store:
                 "daemon does not see what commands change now, such as a rollback; move it back, "
                 "or restart"
             )
+        if self._path and (changed_at := changed_at_ns(self._path)) != self._checked:
+            check_is_database(self._engine.url)
+            self._checked = changed_at
 
     def record_change(self, change: Change) -> None:
         """Append *change*, which is made outside of the database, to the audit trail."""

@@ -1,5 +1,6 @@
 """Databases that are missing, current, older, newer, foreign or damaged."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -242,3 +243,23 @@ def test_a_new_home_may_hold_other_things(tmp_path: Path) -> None:
     (tmp_path / "genesis.db").touch()
     Store.open(settings).close()
     assert database_exists(settings)
+
+
+def test_a_database_that_was_overwritten_is_reported_before_it_is_used(tmp_path: Path) -> None:
+    """A store that waits has its pages in memory."""
+    settings, path = Settings(home=tmp_path), tmp_path / "genesis.db"
+    with closing(Store.open(settings)) as store:
+        store.verify()
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        store.verify()
+        content = path.read_bytes()
+        path.write_bytes(bytes(len(content)))
+        os.utime(path, (1, 1))  # the clock of a file system may be coarse
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"not a database; restore it from a backup"):
+                store.verify()
+        path.write_bytes(content)
+        os.utime(path, (2, 2))
+        store.verify()
+        assert store.runs() == []
