@@ -23,6 +23,7 @@ LIBRARY = (
     "infrastructure.world_model",
     "infrastructure.trajectories",
     "infrastructure.policy",
+    "infrastructure.environments",
     "infrastructure.precision_lab.metrics.accumulation",
     "infrastructure.precision_lab.metrics.clipping",
     "infrastructure.precision_lab.metrics.errors",

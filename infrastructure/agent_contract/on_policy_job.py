@@ -1,4 +1,4 @@
-"""A job whose model generates its own batches: reinforcement learning of a policy."""
+"""A job whose model generates its own batches: reinforcement learning."""
 
 from __future__ import annotations
 
@@ -60,6 +60,8 @@ class Roles:
         batches_per_step: Batches that make one optimizer step: ranks times accumulated
             micro-batches. A job that shall make the same steps on any number of ranks yields a
             multiple of it.
+        check: Whether the round only checks or measures the job, with its untrained model. A job
+            must then keep nothing of it: no record, no state.
     """
 
     rollout: RoleModel
@@ -67,6 +69,7 @@ class Roles:
     reference: RoleModel | None
     device: str
     batches_per_step: int = 1
+    check: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +98,8 @@ class LogProbFunctions:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnPolicyJob(Job):
     """A job that trains in rounds: each generates batches with the policy, then trains on them.
+
+    A policy that acts in environments generates them with `infrastructure.environments`.
 
     The library owns the copies of the weights that generate and that serve as reference, and
     chooses their precision, so that no agent can keep one in half precision after a rollback.

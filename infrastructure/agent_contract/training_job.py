@@ -136,6 +136,13 @@ class Job:
         accumulate: Micro-batches per optimizer step.
         keep_fp32: Modules that compute in FP32 under every precision, with all modules inside
             them: qualified names, or patterns in which ``*`` matches any characters.
+        parts: Parts that train the model, in the order of their steps, instead of one optimizer
+            and one loss: give either these or those.
+        targets: Target networks in the model.
+
+    Raises:
+        ValueError: A value is outside its range, or there are parts beside what they replace.
+        TypeError: There is neither an optimizer and a loss nor a part.
     """
 
     model: Module
@@ -148,8 +155,11 @@ class Job:
     accumulate: int = 1
     keep_fp32: Sequence[str] = ()
     patience: int | None = None
+    parts: Sequence[Part] = ()
+    targets: Sequence[Target] = ()
 
     def __post_init__(self) -> None:
+        self._check_parts()
         if _missing in (self.optimizer, self.loss):
             raise TypeError(
                 f"a {type(self).__name__} needs an optimizer and a loss, or parts that have them"
@@ -166,6 +176,21 @@ class Job:
             raise ValueError(f"patience must be at least 1, or None, got {self.patience}")
         object.__setattr__(self, "keep_fp32", module_names(self.keep_fp32))
 
+    def _check_parts(self) -> None:
+        """Check the parts; the loss of a job that has them is the sum of theirs."""
+        check_parts(self.parts, self.targets)
+        if not self.parts:
+            return
+        if self.scheduler is not None or self.accumulate > 1:
+            raise ValueError(
+                "a job with parts takes no scheduler and no accumulate: give each part a "
+                "scheduler of its own, and larger batches"
+            )
+        if self.loss is not _missing and not isinstance(self.loss, JointLoss):
+            raise ValueError("a job has parts, or an optimizer and a loss, but not both")
+        object.__setattr__(self, "loss", JointLoss(self.parts))
+        object.__setattr__(self, "optimizer", self.parts[0].optimizer)  # to time a step with
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJob(Job):
@@ -177,33 +202,10 @@ class TrainingJob(Job):
         keep_best_epoch: Whether `Agent.publish` gets the weights of the epoch with the best
             evaluation instead of those of the last epoch. See `Evaluation.selection_loss`: the
             best of many evaluations is too good to decide about publication.
-        parts: Parts that train the model, in the order of their steps, instead of one optimizer
-            and one loss: give either these or those.
-        targets: Target networks in the model.
-
-    Raises:
-        ValueError: A value is outside its range, or there are parts beside what they replace.
-        TypeError: There is neither an optimizer and a loss nor a part.
     """
 
     batches: Callable[[int], Iterable[Batch]]
     keep_best_epoch: bool = False
-    parts: Sequence[Part] = ()
-    targets: Sequence[Target] = ()
-
-    def __post_init__(self) -> None:
-        check_parts(self.parts, self.targets)
-        if self.parts and (self.scheduler is not None or self.accumulate > 1):
-            raise ValueError(
-                "a job with parts takes no scheduler and no accumulate: give each part a "
-                "scheduler of its own, and larger batches"
-            )
-        if self.parts:
-            if self.loss is not _missing and not isinstance(self.loss, JointLoss):
-                raise ValueError("a job has parts, or an optimizer and a loss, but not both")
-            object.__setattr__(self, "loss", JointLoss(self.parts))
-            object.__setattr__(self, "optimizer", self.parts[0].optimizer)  # to time a step with
-        Job.__post_init__(self)
 
 
 def module_names(names: object) -> tuple[str, ...]:

@@ -171,6 +171,7 @@ def _roles(job: OnPolicyJob, old: Module, reference: Module, device: torch.devic
         reference=RoleForward(reference, device, FP32) if job.reference else None,
         device=str(device),
         batches_per_step=job.accumulate,
+        check=True,
     )
 
 

@@ -22,6 +22,7 @@ from infrastructure.training.loop.boundary import (
 )
 from infrastructure.training.loop.options import TrainingResult
 from infrastructure.training.loop.training import Training
+from infrastructure.training.parts import updates_done
 from infrastructure.training.precision.keep_fp32 import release
 
 
@@ -117,7 +118,7 @@ def _begin_round(training: Training) -> Iterator[RankBatch]:
     if isinstance(batches, Sized):
         ranks.require_equal_length(len(batches))
         micro_batches = trainer.config.accumulate * ranks.count
-        before = trainer.training_steps - progress.batch // micro_batches
+        before = updates_done(trainer) - progress.batch // micro_batches
         per_round = -(-len(batches) // micro_batches)
         reporter.total_steps = training.kind.total_steps(per_round, number, before)
     trainer.model.train()

@@ -35,3 +35,8 @@ def trainers_of(trainer: Trainer) -> list[FP16Trainer]:
     if isinstance(trainer, PartsTrainer):
         return [member.trainer for member in trainer.parts.values()]
     return [trainer]
+
+
+def updates_done(trainer: Trainer) -> int:
+    """Steps attempted so far; of several parts, the batches that each may take a step for."""
+    return trainer.batches if isinstance(trainer, PartsTrainer) else trainer.training_steps

@@ -1,0 +1,267 @@
+"""Rounds that act, in the training loop: resuming, crashes, flips, hidden randomness."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob
+from infrastructure.environments import RoundOptions
+from infrastructure.environments.course import UnsuitableEnvironmentError
+from infrastructure.events import PrecisionState, SaveCheckpoint, SetPrecision
+from infrastructure.events.command import Command, Stop
+from infrastructure.events.event import BaseEvent, StepStats
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.diagnostics.fp32_check import check_fp32_step
+from infrastructure.training.loop import LoopOptions, TrainingResult, train
+from tests.infrastructure.environments.acting_job import (
+    OPTIONS,
+    ROUNDS,
+    STEPS,
+    UPDATES,
+    Warnings,
+    act,
+    make_job,
+    pendulums,
+    recorded,
+)
+
+FP32 = PrecisionState(requested="fp16", effective="fp32", reason="override")
+WARM_UP = OPTIONS["warm_up_steps"]
+
+
+def run(
+    job: OnPolicyJob, folder: Path, commands: Callable[[], list[Command]] = list, **changes: Any
+) -> tuple[TrainingResult, list[BaseEvent]]:
+    events: list[BaseEvent] = []
+    given = {"precision": PrecisionState(requested="fp16", effective="fp16", reason="default")}
+    result = train(
+        job,
+        device=torch.device("cpu"),
+        config=FP16TrainingConfig(cpu_half=True, loss_scale=4096.0, growth_interval=5),
+        options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0),
+        folder=folder / "checkpoints",
+        emit=events.append,
+        commands=commands,
+        **given | changes,
+    )
+    return result, events
+
+
+class KilledError(Exception):
+    """Stands for a process that ends without a word."""
+
+
+def at_calls(**given: Any) -> Callable[[], list[Command]]:
+    """The commands of the loop's calls, by their number; an exception is raised."""
+    due = {int(name.removeprefix("call_")): command for name, command in given.items()}
+    calls = iter(range(10**6))
+
+    def commands() -> list[Command]:
+        command = due.get(next(calls))
+        if isinstance(command, Exception):
+            raise command
+        return [] if command is None else [command]
+
+    return commands
+
+
+def weights(job: OnPolicyJob) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in job.model.state_dict().values()])
+
+
+def places(folder: Path) -> Counter[tuple[object, ...]]:
+    names = ("round", "step", "environment")
+    return Counter(tuple(each.info[name] for name in names) for each in recorded(folder))
+
+
+def test_every_step_is_recorded_once_and_counted(tmp_path):
+    result, events = run(make_job(tmp_path, job={"epochs": 1}), tmp_path)
+    kept = recorded(tmp_path)
+    assert len(kept) == WARM_UP + STEPS * ROUNDS // 2 - 1  # the first episode's end is a reset
+    assert set(places(tmp_path).values()) == {1}
+    assert len({transition.group for transition in kept}) == ROUNDS // 2 + 1  # rounds begin one
+    stats = [event for event in events if isinstance(event, StepStats)]
+    batches = UPDATES * ROUNDS // 2
+    assert result.steps == stats[-1].total_steps == batches + batches // 2
+    assert all(abs(transition.action["action"][0]) <= 2.5 for transition in kept)
+
+
+ENVIRONMENTS = {
+    "one": pendulums,
+    "two": lambda: pendulums(2),
+    "same-step": lambda: pendulums(2, "SameStep", limit=7),
+}
+
+
+@pytest.mark.parametrize("rounds_per_reset", [1, 3])
+@pytest.mark.parametrize("environments", ENVIRONMENTS)
+@pytest.mark.parametrize("stop_at", [2, 11, 22, 29])
+def test_a_stopped_run_resumes_bit_for_bit(stop_at, environments, rounds_per_reset, tmp_path):
+    def make(name: str) -> OnPolicyJob:
+        make_environments = ENVIRONMENTS[environments]
+        return make_job(tmp_path / name, make_environments, rounds_per_reset=rounds_per_reset)
+
+    undisturbed, stopped, resumed = make("whole"), make("parts"), make("parts")
+    expected, _ = run(undisturbed, tmp_path / "whole")
+    first, _ = run(stopped, tmp_path / "parts", at_calls(**{f"call_{stop_at}": Stop(reason="t")}))
+    assert first.outcome == "stopped"
+    result, _ = run(resumed, tmp_path / "parts")
+    assert result.stats == expected.stats
+    assert torch.equal(weights(resumed), weights(undisturbed))
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("lost_bytes", [0, 1, 2000])
+@pytest.mark.parametrize(("saved_at", "killed_at"), [(5, 6), (5, 12), (9, 30), (1, 25)])
+def test_rounds_that_the_checkpoint_does_not_know_are_not_recorded_twice(
+    saved_at, killed_at, lost_bytes, tmp_path
+):
+    expected = make_job(tmp_path / "whole", rounds_per_reset=3)
+    run(expected, tmp_path / "whole")
+    killed, resumed = (make_job(tmp_path / "parts", rounds_per_reset=3) for _ in range(2))
+    events = {f"call_{saved_at}": SaveCheckpoint(), f"call_{killed_at}": KilledError()}
+    with pytest.raises(KilledError):
+        run(killed, tmp_path / "parts", at_calls(**events))
+    before = recorded(tmp_path / "parts")
+    (segment,) = (tmp_path / "parts" / "agent" / "replay").iterdir()
+    if killed_at > saved_at + 4:  # a round has begun since, so its end may be missing
+        segment.write_bytes(segment.read_bytes()[: segment.stat().st_size - lost_bytes])
+    run(resumed, tmp_path / "parts")
+    assert torch.equal(weights(resumed), weights(expected))
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    assert len(before) <= len(recorded(tmp_path / "parts"))
+
+
+def test_a_round_that_comes_out_otherwise_is_a_further_take(tmp_path):
+    """The precision changes between two attempts, so the weights act differently."""
+    killed, resumed, again = (make_job(tmp_path) for _ in range(3))
+    events = {"call_3": SaveCheckpoint(), "call_14": KilledError()}
+    with pytest.raises(KilledError):
+        run(killed, tmp_path, at_calls(**events))
+    before = recorded(tmp_path)
+    run(resumed, tmp_path, at_calls(call_20=Stop(reason="test")), precision=FP32)
+    kept = recorded(tmp_path)
+    assert kept[: len(before)] == before
+    second = [transition for transition in kept if transition.info["take"] == 1]
+    assert {transition.info["round"] for transition in second} == {1, 2, 3}
+    run(again, tmp_path, precision=FP32)
+    expected = make_job(tmp_path / "flipped")
+    flip = SetPrecision(state=FP32)
+    run(expected, tmp_path / "flipped", at_calls(call_3=flip))
+    assert torch.equal(weights(again), weights(expected))
+
+
+def test_a_flip_reaches_the_policy_that_acts(tmp_path):
+    job = make_job(tmp_path)
+    run(job, tmp_path, at_calls(call_9=SetPrecision(state=FP32)))
+    types = job.model.types
+    changed = types.index(torch.float32, types.index(torch.float16))
+    assert set(types[changed:]) == {torch.float32}
+    assert len(types) - changed > STEPS * ROUNDS // 2
+
+
+def test_checks_record_nothing(tmp_path):
+    job = make_job(tmp_path)
+    check_fp32_step(job, torch.device("cpu"))
+    assert recorded(tmp_path) == []
+
+
+class Drifting(gymnasium.ActionWrapper):
+    """Adds what no seed decides."""
+
+    added = 0.0
+
+    def action(self, action: Any) -> Any:
+        Drifting.added += 0.01
+        return action + np.float32(Drifting.added)
+
+
+def drifting() -> Any:
+    return gymnasium.vector.SyncVectorEnv([lambda: Drifting(gymnasium.make("Pendulum-v1"))])
+
+
+@pytest.mark.parametrize("rounds_per_reset", [1, 4])
+def test_hidden_randomness_is_told_once_and_rounds_are_reset(rounds_per_reset, tmp_path):
+    warnings = Warnings()
+    changes = {"rounds_per_reset": rounds_per_reset, "context": {"logger": warnings}}
+    result, _ = run(make_job(tmp_path, drifting, **changes), tmp_path)
+    assert result.outcome == "done"
+    ((event, fields),) = warnings.told
+    assert event == "environment_not_deterministic"
+    assert fields["environment"] == "SyncVectorEnv"
+    groups = {transition.group for transition in recorded(tmp_path)}
+    assert len(groups) == ROUNDS  # no episode goes on in the next round
+
+
+def test_a_deterministic_environment_is_not_warned_of(tmp_path):
+    warnings = Warnings()
+    run(make_job(tmp_path, context={"logger": warnings}, rounds_per_reset=3), tmp_path)
+    assert warnings.told == []
+    long = [t for t in recorded(tmp_path) if t.group.endswith("/0-0-1")]
+    assert {transition.info["round"] for transition in long} >= {0, 1}
+
+
+def test_actions_that_are_not_finite_are_replaced_and_told_once(tmp_path):
+    def broken(forward: Any, observations: torch.Tensor, generator: torch.Generator) -> Any:
+        return act(forward, observations, generator) * torch.nan
+
+    warnings = Warnings()
+    run(make_job(tmp_path, policy=broken, context={"logger": warnings}), tmp_path)
+    assert [event for event, _ in warnings.told] == ["actions_not_finite"]
+    actions = torch.tensor([transition.action["action"] for transition in recorded(tmp_path)])
+    assert actions.isfinite().all()
+    assert actions.std() > 0.5
+
+
+def test_sampling_begins_with_what_earlier_runs_recorded(tmp_path):
+    run(make_job(tmp_path), tmp_path)
+    earlier = recorded(tmp_path)
+    alone, with_them = (
+        make_job(tmp_path / name, earlier=given, context={"run_id": "run-2"})
+        for name, given in (("alone", ()), ("both", earlier))
+    )
+    run(alone, tmp_path / "alone")
+    run(with_them, tmp_path / "both")
+    first = WARM_UP + STEPS - 1  # transitions of round 0
+    both, without = (recorded(tmp_path / name)[:first] for name in ("both", "alone"))
+    assert both == without
+    assert not torch.equal(weights(alone), weights(with_them))
+
+
+def test_a_run_that_repeats_another_records_in_a_folder_of_its_own(tmp_path):
+    run(make_job(tmp_path, context={"repeats": tmp_path / "first"}), tmp_path)
+    assert recorded(tmp_path) == []
+    assert (tmp_path / "run" / "replay").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("make_environments", "told"),
+    [
+        (lambda: pendulums(1, "Disabled"), "SyncVectorEnv|Pendulum-v1 has autoreset_mode=DISABLED"),
+        (
+            lambda: gymnasium.make_vec("Blackjack-v1", num_envs=1, vectorization_mode="sync"),
+            "Blackjack-v1 has an observation space Tuple.*FlattenObservation",
+        ),
+    ],
+)
+def test_environments_that_do_not_fit_are_refused_by_name(make_environments, told, tmp_path):
+    with pytest.raises(UnsuitableEnvironmentError, match=told):
+        run(make_job(tmp_path, make_environments), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["steps", "updates", "batch_size", "capacity", "rounds_per_reset"])
+def test_sizes_out_of_range_are_refused_by_name(name):
+    options = RoundOptions(**OPTIONS)
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        replace(options, **{name: 0})
+    with pytest.raises(ValueError, match="warm_up_steps must be at least 0"):
+        replace(options, warm_up_steps=-1)
