@@ -87,7 +87,7 @@ class Course:
                 name_of(environments), "autoreset_mode=DISABLED", "use NEXT_STEP or SAME_STEP"
             )
         self.environments, self._name = environments, name
-        self.observations: Array = environments.reset(seed=seed)[0]
+        self.observations: Array = np.array(environments.reset(seed=seed)[0])
         self._ended = np.zeros(environments.num_envs, dtype=bool)
         self._episodes = [0] * environments.num_envs
 
@@ -95,7 +95,7 @@ class Course:
         """Take one step with *actions*, ``[N, …]``."""
         before, resetting = self.observations, self._ended
         after, rewards, terminated, truncated, infos = self.environments.step(actions)
-        self.observations, ended = after, terminated | truncated
+        self.observations, ended = np.array(after), terminated | truncated  # may be overwritten
         if self._same_step and ended.any():
             after = [infos["final_obs"][n] if ended[n] else after[n] for n in range(len(after))]
         step = tuple(

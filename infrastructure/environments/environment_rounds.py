@@ -171,7 +171,8 @@ class EnvironmentRounds:
             self._context.logger.warning(
                 "environment_not_deterministic",
                 environment=name_of(self._course.environments),
-                reason="the same actions after the same seed led to other observations or rewards",
+                reason="the recorded actions, after the same seed, led to other observations or "
+                "rewards than the recorded ones, or records are lost",
                 consequence="every round begins with a reset, and a resumed run may differ from an "
                 "undisturbed one",
             )

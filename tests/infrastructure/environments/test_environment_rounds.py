@@ -175,6 +175,19 @@ def test_checks_record_nothing(tmp_path):
     assert recorded(tmp_path) == []
 
 
+def test_observations_that_the_environment_overwrites_are_kept(tmp_path):
+    def overwriting() -> Any:
+        return gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")], copy=False)
+
+    for name, make_environments in (("copied", pendulums_of_200), ("overwritten", overwriting)):
+        run(make_job(tmp_path / name, make_environments), tmp_path / name)
+    assert recorded(tmp_path / "overwritten") == recorded(tmp_path / "copied")
+
+
+def pendulums_of_200() -> Any:
+    return pendulums(limit=200)
+
+
 class Drifting(gymnasium.ActionWrapper):
     """Adds what no seed decides."""
 
