@@ -132,7 +132,7 @@ def _anchors(page: Path) -> set[str]:
 def test_links_lead_somewhere(pages: list[Path], root: Path) -> None:
     """The file exists, and so does the heading that the link names."""
     broken, headings = [], 0
-    for page in [*pages, root / "examples" / "pendulum_agent" / "README.md"]:
+    for page in [*pages, *(root / "examples").glob("*/README.md")]:
         for target, heading in LINK.findall(page.read_text()):
             file = page.parent / target if target else page
             headings += bool(heading)
