@@ -14,6 +14,7 @@ import importlib
 import json
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import runpy
 import signal
@@ -308,7 +309,9 @@ def _become(
         os.dup2(ours, theirs)
         os.close(ours)
     # What was forked may have had others, as pytest does: their descriptors are closed, and a
-    # socket of this program may get the same number.
+    # socket of this program may get the same number. The tracker would close that.
+    tracker: Any = multiprocessing.resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115

@@ -202,10 +202,15 @@ class TrainingJob(Job):
         keep_best_epoch: Whether `Agent.publish` gets the weights of the epoch with the best
             evaluation instead of those of the last epoch. See `Evaluation.selection_loss`: the
             best of many evaluations is too good to decide about publication.
+        compile: Whether steps run the model by ``torch.compile``, compiled once for each precision.
+            Where that fails they are eager, and the notice ``compile_refused`` tells why. An
+            evaluation is always eager. An `OnPolicyJob` cannot be compiled: its rollouts, which
+            are eager, would disagree with its steps.
     """
 
     batches: Callable[[int], Iterable[Batch]]
     keep_best_epoch: bool = False
+    compile: bool = False
 
 
 def module_names(names: object) -> tuple[str, ...]:

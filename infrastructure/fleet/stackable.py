@@ -62,6 +62,7 @@ def stack_key(trainer: FP16Trainer, form: StackedForm) -> Hashable:
         (bool(config.keep_fp32), "some of its modules are kept in FP32"),
         (config.detect_anomaly, "it detects anomalies"),
         (config.cuda_graph, "its steps are CUDA graphs"),
+        (trainer.compiled is not None, "its model is compiled"),
         (trainer.is_distributed, "several ranks share its model"),
         (trainer.model_cast_requested, "its model is held in FP16"),
         (bool(averaging_optimizers(trainer.optimizer)), "its optimizer averages the weights"),

@@ -24,12 +24,15 @@ from infrastructure.training.buffer_restore import BufferRestore
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.diagnostics.anomaly import AnomalyDetector
 from infrastructure.training.distributed.gradients import RankGradients, is_shared_by_ranks
+from infrastructure.training.distributed.modules import is_sharded
 from infrastructure.training.evaluation_weights import averaging_optimizers
+from infrastructure.training.inputs import random_state, restore_random_state
 from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.multi_optimizer import wrapped_optimizer
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.overflow_log import OverflowLog
 from infrastructure.training.precision import Precision, checked_loss, explain_backward_error
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.precision.frozen_halves import frozen_halves
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.precision.switch import PrecisionSwitch
@@ -59,9 +62,10 @@ class FP16Trainer:
             of an optimizer that has it; call ``eval()`` yourself before you evaluate.
         config: See `FP16TrainingConfig`.
         wish: The precision to begin with; None for the configuration's.
+        compiled: Compiles the calls of the model in steps and in `forward`; None for eager ones.
 
     Attributes:
-        config, model, optimizer: As given.
+        config, model, optimizer, compiled: As given.
         device: The model's device.
         record: Counts every step by its outcome.
         state: Saves and restores what a checkpoint holds.
@@ -81,6 +85,7 @@ class FP16Trainer:
         config: FP16TrainingConfig | None = None,
         *,
         wish: PrecisionState | None = None,
+        compiled: CompiledCalls | None = None,
     ) -> None:
         config = self.config = FP16TrainingConfig() if config is None else config
         if not isinstance(config, FP16TrainingConfig):
@@ -88,6 +93,7 @@ class FP16Trainer:
             raise TypeError(f"config must be an FP16TrainingConfig, got {got}: construct one")
         self.model = model
         self.optimizer = optimizer
+        self.compiled = compiled
         self.device = device_of(model)
         self._parameters = trained_parameters(model, optimizer)
         keep_in_fp32(model, config.keep_fp32, self.device)
@@ -95,6 +101,10 @@ class FP16Trainer:
         self._loss_scale = make_loss_scale(config, self.device)
         self._anomalies = AnomalyDetector(model) if config.detect_anomaly else None
         self._backward = self._anomalies.backward if self._anomalies else Tensor.backward
+        if compiled is not None and self._anomalies:
+            compiled.refuse("detect_anomaly checks every operation of the model")
+        if compiled is not None and is_sharded(model):
+            compiled.refuse("torch.compile leaves out what FSDP2 shards: use parallel='ddp'")
         self.record = StepRecord(self.device)
         self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._optimizer_step = OptimizerStep(optimizer, self._parameters, config)
@@ -112,9 +122,9 @@ class FP16Trainer:
             model,
             optimizer,
             self._parameters,
-            device=self.device,
             cpu_half=config.cpu_half,
             wish=wish or config.wish,
+            compiled=compiled,
         )
         self._overflow_log = OverflowLog(
             scale=config.loss_scale if self.precision.scales_loss else 1.0,
@@ -141,8 +151,24 @@ class FP16Trainer:
     def train_batch(
         self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor], *, replay: bool = False
     ) -> None:
-        """Run `training_step` and `step` on *batch*; see there for the arguments."""
-        self.step(self.training_step(batch, compute_loss_fn), replay=replay)
+        """Run `training_step` and `step` on *batch*; see there for the arguments.
+
+        Where compiled code cannot be differentiated as the loss asks, the step is eager.
+        """
+        compiled = self.compiled
+        if compiled is None or compiled.refused_reason is not None or self._ranks is not None:
+            self.step(self.training_step(batch, compute_loss_fn), replay=replay)
+            return
+        random, steps = random_state(self.device), self.training_steps
+        try:
+            self.step(self.training_step(batch, compute_loss_fn), replay=replay)
+        except Exception as error:
+            if self._micro_batches > 0 or self.training_steps > steps:
+                raise
+            self._buffers.close_window(self._one)  # with their values from before
+            restore_random_state(random, self.device)
+            with compiled.eager_after(error):
+                self.step(self.training_step(batch, compute_loss_fn), replay=replay)
 
     def training_step(self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor]) -> Tensor:
         """Compute the loss of *batch*: the model in half precision, the loss in float32.

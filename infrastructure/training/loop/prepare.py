@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch.nn import Module
@@ -29,6 +29,7 @@ from infrastructure.training.loop.telemetry import TelemetryObserver
 from infrastructure.training.loop.training import StepObserver, Stepper, Training
 from infrastructure.training.parts import make_trainer, trainers_of
 from infrastructure.training.precision import Precision
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.precision.frozen_base import FrozenBase
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.rounds import JobKind, first_batches, kind_of
@@ -47,7 +48,7 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     job = _with_kept_modules(job, env, ranks)
     kind = kind_of(job)
     if kind.parts:
-        _check_parts_can_run(env, ranks)
+        _check_parts_can_run(kind, env, ranks)
     checkpoints = CheckpointFolder(env.folder, options.keep_checkpoints, device, ranks)
     seed_generators(options.seed + ranks.rank)
     (first_batch,) = first_batches(job, device)
@@ -56,7 +57,9 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     compute = Precision(first.state.effective).compute
     model = distribute(job.model, ranks, device, options.parallel, compute)
     config = replace(env.config, accumulate=job.accumulate, keep_fp32=job.keep_fp32)
-    trainer = make_trainer(job, model.model, config, first.state)
+    compiles = kind.compiles and not kind.parts
+    compiled = CompiledCalls(on_refused=_tell_refused(env)) if compiles else None
+    trainer = make_trainer(job, model.model, config, first.state, compiled)
     stepper: Stepper = trainer
     schedule = None
     if isinstance(trainer, FP16Trainer):
@@ -123,15 +126,16 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     )
 
 
-def _check_parts_can_run(env: TrainingEnv, ranks: Ranks) -> None:
+def _check_parts_can_run(kind: JobKind, env: TrainingEnv, ranks: Ranks) -> None:
     """Raise, or tell, what a job with parts cannot do."""
     if ranks.count > 1:
         raise ValueError(
             f"a job with parts trains in one process, and here are {ranks.count}: set "
             "GENESIS_PROCESSES_PER_RUN=1 for its agent"
         )
-    if env.config.cuda_graph:
-        env.emit(Notice.warning("cuda_graph_refused", "the job has parts: its steps are eager"))
+    refused = {"cuda_graph_refused": env.config.cuda_graph, "compile_refused": kind.compiles}
+    for event in (name for name, is_wanted in refused.items() if is_wanted):
+        env.emit(Notice.warning(event, "the job has parts: its steps are eager"))
 
 
 def _with_kept_modules(job: Job, env: TrainingEnv, ranks: Ranks) -> Job:
@@ -144,6 +148,13 @@ def _with_kept_modules(job: Job, env: TrainingEnv, ranks: Ranks) -> Job:
         )
     keep_in_fp32(job.model, job.keep_fp32, env.device)  # its copies inherit that
     return job
+
+
+def _tell_refused(env: TrainingEnv) -> Callable[[str], None]:
+    def tell(reason: str) -> None:
+        env.emit(Notice.warning("compile_refused", reason, consequence="steps are eager"))
+
+    return tell
 
 
 def _best_epoch(kind: JobKind, env: TrainingEnv, network: Module) -> BestEpoch | None:

@@ -11,15 +11,20 @@ from infrastructure.events import PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.parts.parts_trainer import PartsTrainer
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.rounds import kind_of
 
 Trainer: TypeAlias = FP16Trainer | PartsTrainer
 
 
 def make_trainer(
-    job: Job, model: Module, config: FP16TrainingConfig, wish: PrecisionState
+    job: Job,
+    model: Module,
+    config: FP16TrainingConfig,
+    wish: PrecisionState,
+    compiled: CompiledCalls | None = None,
 ) -> Trainer:
-    """The trainer of *job* for *model*, its model or a copy of it.
+    """The trainer of *job* for *model*, its model or a copy of it; of one part, maybe *compiled*.
 
     Raises:
         ValueError: Optimizer, parts or targets do not fit the model.
@@ -27,7 +32,8 @@ def make_trainer(
     kind = kind_of(job)
     if kind.parts:
         return PartsTrainer(model, kind.parts, kind.targets, config, wish=wish)
-    return FP16Trainer(model, job.optimizer(model.parameters()), config, wish=wish)
+    optimizer = job.optimizer(model.parameters())
+    return FP16Trainer(model, optimizer, config, wish=wish, compiled=compiled)
 
 
 def trainers_of(trainer: Trainer) -> list[FP16Trainer]:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from infrastructure.torch_internals.compiled_backward import backward_without_autocast
 from infrastructure.training.distributed.modules import is_distributed, method_of, unwrapped
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.precision.frozen_halves import frozen_halves, in_float32
 from infrastructure.training.precision.kernels import missing_kernel
 from infrastructure.training.precision.outputs import to_float32
@@ -27,9 +29,13 @@ class PrecisionForward:
     A loss is computed inside `loss_region`: the outer autocast keeps one cast of each weight for
     all calls of a step, the inner one switches autocast off for the loss itself. Frozen
     half parameters that the precision cannot use are seen in float32.
+
+    Args:
+        compiled: Compiles the calls; None for eager ones.
     """
 
     __slots__ = (
+        "_compiled",
         "_device",
         "_device_type",
         "_enabled",
@@ -42,8 +48,14 @@ class PrecisionForward:
         "_precision",
     )
 
-    def __init__(self, module: Module, device: torch.device, precision: Precision) -> None:
-        self._module = module
+    def __init__(
+        self,
+        module: Module,
+        device: torch.device,
+        precision: Precision,
+        compiled: CompiledCalls | None = None,
+    ) -> None:
+        self._module, self._compiled = module, compiled
         self._method_of = method_of if is_distributed(module) else getattr
         self._device, self._device_type, self._precision = device, device.type, precision
         self._enabled = precision is not Precision.FP32
@@ -61,7 +73,7 @@ class PrecisionForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run ``forward`` of the module; half tensors in its result become float32."""
-        return self._run(self._module, *args, **kwargs)
+        return self._run("__call__", self._module, *args, **kwargs)
 
     def method(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Run the module's method *name* under the same precision; results are float32.
@@ -75,7 +87,7 @@ class PrecisionForward:
             raise self._unknown_method(name) from error
         if not callable(method):
             raise self._unknown_method(name)
-        return self._run(method, *args, **kwargs)
+        return self._run(name, method, *args, **kwargs)
 
     def _unknown_method(self, name: str) -> AttributeError:
         module = unwrapped(self._module)
@@ -86,7 +98,9 @@ class PrecisionForward:
             f"forward.method({name!r}): {type(module).__name__} has no such method; {known}"
         )
 
-    def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _run(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if self._compiled is not None:
+            function = partial(self._compiled.call, (name, self._precision), function)
         if self._halves:
             function = in_float32(self._module, self._halves, function)
         if not self._enabled:
@@ -95,7 +109,7 @@ class PrecisionForward:
             with self._off:
                 return function(*args, **kwargs)
         try:
-            with self._on:
+            with self._on, backward_without_autocast():
                 result = function(*args, **kwargs)
         except RuntimeError as error:
             missing = missing_kernel(error, self._module, self._precision, self._device)

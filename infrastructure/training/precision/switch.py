@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from infrastructure.events import PrecisionState
 from infrastructure.training.distributed.modules import policy_dtype
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.precision.forward import PrecisionForward
 from infrastructure.training.precision.master_weights import MasterWeights
 from infrastructure.training.precision.precision import Precision, resolve
@@ -35,10 +36,11 @@ class PrecisionSwitch:
     """Holds the precision in force, the model's `Forward` under it, and the master weights.
 
     Args:
-        model: Model whose parameters are float32.
-        parameters: Parameters the optimizer updates; the list is changed in place, so that it
-            always holds the ones it updates now.
+        model: Model on one device, whose parameters are float32.
+        parameters: Parameters the optimizer updates, at least one; the list is changed in place, so
+            that it always holds the ones it updates now.
         wish: The precision to begin with.
+        compiled: Compiles the model's calls; None for eager ones.
 
     Attributes:
         state: Requested, effective and the reason.
@@ -53,12 +55,13 @@ class PrecisionSwitch:
         optimizer: Optimizer,
         parameters: list[Parameter],
         *,
-        device: torch.device,
         cpu_half: bool,
         wish: PrecisionState,
+        compiled: CompiledCalls | None = None,
     ) -> None:
         self._model, self._optimizer, self._parameters = model, optimizer, parameters
-        self._device, self._cpu_half = device, cpu_half
+        self._device, self._cpu_half = parameters[0].device, cpu_half
+        self._compiled = compiled
         self.cast_requested = False
         self._masters: MasterWeights | None = None
         pinned = policy_dtype(model)
@@ -77,7 +80,7 @@ class PrecisionSwitch:
             raise PinnedPrecisionError(self._pinned, precision)
         self.state, self.precision = state, precision
         self._update_cast()
-        self.forward = PrecisionForward(self._model, self._device, self.precision)
+        self.forward = PrecisionForward(self._model, self._device, self.precision, self._compiled)
         return self.state
 
     def cast_model(self) -> None:

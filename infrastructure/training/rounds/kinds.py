@@ -41,6 +41,7 @@ class JobKind(Protocol):
         keeps_best_epoch: Whether the weights of the best epoch are published, not the last ones.
         parts, targets: Parts that train the model, and target networks; none where one optimizer
             trains it.
+        compiles: Whether steps run the model by `torch.compile`.
     """
 
     roles: tuple[Role, ...]
@@ -51,6 +52,7 @@ class JobKind(Protocol):
     keeps_best_epoch: bool
     parts: Sequence[Part]
     targets: Sequence[Target]
+    compiles: bool
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
         """The source of the batches of a training of *model*."""
@@ -87,7 +89,7 @@ class RecordedKind:
     rounds = warm_up_rounds = 0
 
     def __init__(self, job: TrainingJob) -> None:
-        self._job, self.keeps_best_epoch = job, job.keep_best_epoch
+        self._job, self.keeps_best_epoch, self.compiles = job, job.keep_best_epoch, job.compile
         self.parts, self.targets = job.parts, job.targets
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
@@ -133,6 +135,7 @@ class OnPolicyKind:
     """Answers of an `OnPolicyJob`."""
 
     keeps_best_epoch = True
+    compiles = False
 
     def __init__(self, job: OnPolicyJob) -> None:
         self._job = job

@@ -6,6 +6,7 @@ from torch import nn
 
 from infrastructure.fleet import Fleet, FleetMember, not_stackable_reason
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 
 
 class Wrapped(nn.Module):
@@ -67,6 +68,15 @@ def test_what_a_trainer_does_in_its_step_can_be_in_the_way(config, reason):
     trainer = FP16Trainer(model, optimizer, FP16TrainingConfig(**config))
     fleet.join("a", FleetMember(trainer=trainer, loss=lambda f, b: f(b["x"]).mean()))
     assert reason in fleet.alone["a"]
+
+
+def test_a_compiled_model_trains_alone():
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    fleet = Fleet()
+    trainer = FP16Trainer(model, optimizer, compiled=CompiledCalls())
+    fleet.join("a", FleetMember(trainer=trainer, loss=lambda f, b: f(b["x"]).mean()))
+    assert "its model is compiled" in fleet.alone["a"]
 
 
 def test_an_optimizer_of_some_parameters_trains_alone():

@@ -32,7 +32,7 @@ overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods 
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
 policy_needs_restart auto go_back_together corrupt_shard different_jobs full_disk fsdp1_by_hand
 keep_fp32 policy_flip policy_stop_for_one policy_go_on_from_one
-policy_networks adapters telemetry buffers
+policy_networks adapters telemetry buffers compiled
 """
 
 
@@ -130,6 +130,16 @@ def test_buffers_are_as_if_the_batches_of_skipped_steps_had_been_left_out(result
         assert len(rank) == 24
         for result in rank:
             assert (result["applied"], result["same"]) == (8, True), result["case"]
+
+
+def test_ddp_is_compiled_and_a_sharded_model_is_not(results) -> None:
+    for rank in results("compiled"):
+        for result in rank:
+            assert result["same"], result["case"]
+            if result["case"][0] == "ddp":
+                assert (result["compiled"], result["refused"]) == (1, None)
+            else:
+                assert "FSDP2" in result["refused"]
 
 
 def test_a_nan_on_one_shard_skips_the_step_on_all(results) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -421,6 +422,49 @@ def test_graphs_that_are_unavailable_cost_a_log_line_and_no_training(make_job, t
         )
     assert [entry["event"] for entry in logs] == ["cuda_graph_refused"]
     assert result.steps == 8
+
+
+def with_slope(forward, batch):
+    x = batch["x"].clone().requires_grad_()
+    with torch.enable_grad():  # an evaluation computes the loss, too
+        (slope,) = torch.autograd.grad(forward(x).sum(), x, create_graph=True)
+    return (slope - 1.0).square().mean()
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's
+def test_a_job_that_cannot_be_compiled_is_trained_eagerly(make_job, tmp_path: Path):
+    jobs = [replace(make_job(epochs=2, loss=with_slope), compile=each) for each in (False, True)]
+    plain, _ = run(jobs[0], tmp_path / "plain")
+    result, daemon = run(jobs[1], tmp_path / "compiled")
+    (told,) = [event for event in daemon.of(Notice) if event.event == "compile_refused"]
+    assert told.level == "warning"
+    assert told.fields["error"]
+    assert result == plain
+    assert torch.equal(weights(jobs[0]), weights(jobs[1]))
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's
+def test_a_compiled_job_flips_and_resumes(make_job, tmp_path: Path):
+    if shutil.which("g++") is None:
+        pytest.skip("torch's inductor compiles by g++, which this machine lacks")
+
+    def job():
+        return replace(make_job(epochs=2), compile=True)
+
+    def flips(**also):
+        return Daemon(step3=SetPrecision(state=FP32), step6=SetPrecision(state=FP16), **also)
+
+    whole_job, resumed_job = job(), job()
+    whole, daemon = run(whole_job, tmp_path / "whole", flips())
+    assert len(daemon.of(PrecisionChanged)) == 3
+    stopped, _ = run(job(), tmp_path / "parts", flips(step9=Stop(reason="test")))
+    assert (stopped.outcome, stopped.steps) == ("stopped", 9)
+    resumed, _ = run(resumed_job, tmp_path / "parts")
+    assert resumed.evaluation == whole.evaluation
+    assert torch.equal(weights(resumed_job), weights(whole_job))
+    assert not [event for event in daemon.of(Notice) if event.event == "compile_refused"]
 
 
 def test_modules_of_job_and_configuration_stay_in_fp32_until_the_training_ends(

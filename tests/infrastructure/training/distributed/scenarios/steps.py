@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from infrastructure.training.distributed.modules import unwrapped
 from infrastructure.training.precision import PinnedPrecisionError
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 from tests.infrastructure.training import modules_with_state
 from tests.infrastructure.training.distributed.scenarios.jobs import job, run
 from tests.infrastructure.training.distributed.scenarios.registry import scenario
@@ -108,6 +109,28 @@ def buffers(_folder: Path) -> Any:
         applied = trainers[0].get_stats()["applied_steps"]
         same = weights(trainers[0].model) == weights(trainers[1].model)
         results.append({"case": [kind, precision, name], "applied": applied, "same": same})
+    return results
+
+
+@scenario
+def compiled(_folder: Path) -> Any:
+    """Steps of a compiled model beside eager ones."""
+    from torch._dynamo.testing import CompileCounterWithBackend  # late: it takes a second
+
+    def by_method(forward: Any, batch: dict[str, Tensor]) -> Tensor:
+        return nn.functional.mse_loss(forward.method("forward", batch["x"]), batch["y"])
+
+    results = []
+    for kind, loss in product(("ddp", "fsdp2"), (mse, by_method)):
+        counter = CompileCounterWithBackend("aot_eager")
+        calls, outcomes = CompiledCalls(backend=counter), []
+        for each in (None, calls):
+            trainer = trainer_of(spread(kind), compiled=each, accumulate=2)
+            steps(trainer, list(range(16)), loss)
+            outcomes.append(summary(trainer))
+        same = outcomes[0] == outcomes[1]
+        results.append({"case": [kind, loss.__name__], "same": same})
+        results[-1].update(compiled=counter.frame_count, refused=calls.refused_reason)
     return results
 
 

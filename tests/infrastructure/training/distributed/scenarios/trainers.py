@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from infrastructure.events import PrecisionState
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 from infrastructure.training.distributed.modules import whole_tensor
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 
 CPU = torch.device("cpu")
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="flag")
@@ -63,7 +64,12 @@ def sgd(parameters: Any, *, fused: bool = False) -> torch.optim.Optimizer:
 
 
 def trainer_of(
-    model: nn.Module, precision: str = "fp16", optimizer: Any = adamw, **config: Any
+    model: nn.Module,
+    precision: str = "fp16",
+    optimizer: Any = adamw,
+    *,
+    compiled: CompiledCalls | None = None,
+    **config: Any,
 ) -> FP16Trainer:
     return FP16Trainer(
         model,
@@ -71,6 +77,7 @@ def trainer_of(
         FP16TrainingConfig(
             precision=Precision(precision), cpu_half=True, loss_scale=256.0, **config
         ),
+        compiled=compiled,
     )
 
 
