@@ -84,8 +84,8 @@ CLAIMS = (
         name="graph-flip-and-load",
         section="graph-flip",
         document=STEP,
-        quote="A flip of precision switches to the other precision's graph, or records it. Loading "
-        "a state drops all graphs.",
+        quote="A flip of precision switches to that precision's graph, or records it. Loading a "
+        "state drops all graphs.",
         test="weights and counters after two flips and a load are those of eager steps",
     ),
     Claim(
@@ -115,15 +115,15 @@ CLAIMS = (
         name="graph-first-steps",
         section="graph-rules",
         document=STEP,
-        quote="The first three steps of each shape of batch and each precision run eagerly, as "
-        "ordinary steps; the fourth is recorded.",
+        quote="The first three steps of each shape of batch and each precision run eagerly; the "
+        "fourth is recorded.",
         test="three calls of the loss are eager, the fourth records, and later ones call it never",
     ),
     Claim(
         name="graph-eight-shapes",
         section="graph-rules",
         document=STEP,
-        quote="After eight shapes, further ones run eagerly, with a warning.",
+        quote="After eight shapes further ones run eagerly.",
         test="a ninth shape of batch calls the loss at every step, and one warning is logged",
     ),
     Claim(
@@ -131,7 +131,7 @@ CLAIMS = (
         section="graph-rules",
         document=STEP,
         quote="A scheduler that changes another setting, such as the momentum in `OneCycleLR`, "
-        "makes every step different: such steps run eagerly.",
+        "makes steps eager.",
         test="under OneCycleLR the loss is called at every step, and nothing fails",
     ),
     Claim(
@@ -185,7 +185,7 @@ CLAIMS = (
         name="half-faster-large",
         section="steps-large",
         document=ROLLBACK,
-        quote="Half precision is faster for large models on GPUs that compute it natively.",
+        quote="Half precision is faster for large models on GPUs that compute it natively",
         test="large: ours in FP16 and in BF16 take less time than ours in IEEE FP32 and than ours "
         "in TF32 (upper quartile of the ratio below 1)",
     ),
@@ -200,8 +200,7 @@ CLAIMS = (
         name="graph-helps-tiny",
         section="steps-tiny",
         document=STEP,
-        quote="It helps small models, whose steps spend their time on launches rather than "
-        "arithmetic.",
+        quote="It helps small models, whose launches cost more than their arithmetic.",
         test="tiny: a step by a graph takes less time than an eager one, in FP16 (upper quartile "
         "of the ratio below 1)",
     ),
@@ -257,8 +256,8 @@ CLAIMS = (
     Claim(
         name="telemetry-share",
         section="telemetry",
-        document=COSTS,
-        quote="At shorter intervals the measurements take up to 0.9 %.",
+        document=ROLLBACK,
+        quote="at most 0.9 % of the steps' time",
         test="small and medium, three precisions: telemetry takes at most 1 % of the steps' time",
     ),
     Claim(
