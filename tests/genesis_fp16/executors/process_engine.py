@@ -58,7 +58,8 @@ class ProcessCluster:
         if self.queue.pop(job, None) is not None:
             self.deleted.add(job)
         if (process := self.jobs.get(job)) is not None and process.poll() is None:
-            for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+            # The launcher first: it would record how its worker ended.
+            for member in [process, *psutil.Process(process.pid).children(recursive=True)]:
                 member.kill()
             process.wait(timeout=300)
 
