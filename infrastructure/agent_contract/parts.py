@@ -68,8 +68,11 @@ class Part:
                 f"trains of part {self.name!r} must be a list of names of modules or parameters, "
                 f"such as ['actor'], got {self.trains!r}"
             )
-        if self.every < 1:
-            raise ValueError(f"every of part {self.name!r} must be at least 1, got {self.every}")
+        if not _is_count(self.every):
+            raise ValueError(
+                f"every of part {self.name!r} must be a whole number, at least 1, got "
+                f"{self.every!r}"
+            )
         if self.max_grad_norm is not None and not self.max_grad_norm >= 0:
             raise ValueError(
                 f"max_grad_norm of part {self.name!r} must be 0 (no clipping) or more, got "
@@ -102,14 +105,18 @@ class Target:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.tau <= 1 or self.every < 1:
+        if not 0 < self.tau <= 1 or not _is_count(self.every):
             raise ValueError(
-                f"target {self.module!r} needs tau above 0, at most 1, and every of at least 1; "
-                f"got {self.tau} and {self.every}"
+                f"target {self.module!r} needs tau above 0, at most 1, and a whole number of at "
+                f"least 1 for every; got {self.tau} and {self.every!r}"
             )
 
 
-class NotComputedError(LookupError):
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+class NotComputedError(KeyError):
     """A part's loss reads what earlier parts do not compute in every step of that part.
 
     Args:
@@ -120,6 +127,9 @@ class NotComputedError(LookupError):
 
     def __init__(self, part: str, name: str, remedy: str) -> None:
         super().__init__(f"the loss of part {part!r} reads {name!r}: {remedy}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError shows its argument in quotes
 
 
 class Computed(MutableMapping[str, "Tensor"]):
@@ -158,6 +168,16 @@ class Computed(MutableMapping[str, "Tensor"]):
         return tensor
 
     def __setitem__(self, name: str, tensor: Tensor) -> None:
+        """Give *tensor*, detached, to later parts.
+
+        Raises:
+            TypeError: It is not a tensor.
+        """
+        if not hasattr(tensor, "detach"):
+            raise TypeError(
+                f"part {self.part.name!r} hands on {name!r}, a {type(tensor).__name__}: hand on "
+                "tensors, each by a name"
+            )
         self._tensors[name] = self.part, tensor.detach()
 
     def __delitem__(self, name: str) -> None:
@@ -197,5 +217,8 @@ def check_parts(parts: Sequence[Part], targets: Sequence[Target]) -> None:
         raise ValueError(f"the parts of a job need different names, got {', '.join(names)}")
     if len(parts) > MOST_PARTS:
         raise ValueError(f"a job has {MOST_PARTS} parts at most, got {len(parts)}")
+    modules = [target.module for target in targets]
+    if len(set(modules)) < len(modules):
+        raise ValueError(f"a module follows one source only, got targets {', '.join(modules)}")
     if targets and not parts:
         raise ValueError("targets follow what a part trains: give the job parts, too")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.event import BaseEvent, Notice, StepStats
 from infrastructure.training.checkpoints import CheckpointFolder
-from infrastructure.training.parts import Trainer
+from infrastructure.training.parts import PartsTrainer, Trainer
 from infrastructure.training.precision import Precision
 
 
@@ -99,10 +99,17 @@ class DivergenceHandler:
         Raises:
             TrainingDivergedError: Steps were attempted, and none was applied.
         """
-        stats = self._trainer.get_stats()
+        parts = self._trainer.parts if isinstance(self._trainer, PartsTrainer) else {}
+        for name, part in parts.items():
+            self._require_progress_of(f"part {name!r}", part.trainer)
+        if not parts:
+            self._require_progress_of("the model", self._trainer)
+
+    def _require_progress_of(self, what: str, trainer: Trainer) -> None:
+        stats = trainer.get_stats()
         if stats["training_steps"] and not stats["applied_steps"]:
             raise TrainingDivergedError(
-                f"none of {stats['training_steps']} steps changed the model "
+                f"none of {stats['training_steps']} steps changed {what} "
                 f"({stats['nonfinite_loss_steps']} losses were not finite, "
                 f"{stats['overflow_steps']} steps overflowed, {stats['no_gradient_steps']} had no "
                 "gradient)",

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from torch.nn import Module, Parameter
+from torch.optim import Optimizer
 
 from infrastructure.agent_contract import Part, Target
 
@@ -49,6 +50,25 @@ def part_parameters(
     return chosen
 
 
+def require_own(
+    optimizer: Optimizer, part: Part, parameters: Sequence[Parameter], model: Module
+) -> None:
+    """Raise if *optimizer* updates anything but *parameters*, those of *part*.
+
+    Raises:
+        ValueError: It does; the message names the parameter.
+    """
+    held = {p for group in optimizer.param_groups for p in group["params"]}
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    foreign = sorted(names.get(p, "one outside the model") for p in held.difference(parameters))
+    if foreign or not held:
+        what = f"updates {foreign[0]}, which the part does not train" if foreign else "has none"
+        raise ValueError(
+            f"the optimizer of part {part.name!r} {what}: build it from the parameters that its "
+            "function is given"
+        )
+
+
 def source_part(
     target: Target, model: Module, chosen: dict[str, list[Parameter]]
 ) -> tuple[str, list[tuple[Parameter, Parameter]]]:
@@ -85,7 +105,8 @@ def source_part(
             f"the source {target.source!r} of target {target.module!r} is trained by {trained}: "
             "a target follows what exactly one part trains"
         )
-    return parts[0], [(followers[name], sources[name]) for name in sources]
+    pairs = {followers[name]: sources[name] for name in sources}  # tied weights are one
+    return parts[0], list(pairs.items())
 
 
 def _inside(name: str, names: dict[str, Parameter], places: Iterable[str]) -> dict[str, Parameter]:

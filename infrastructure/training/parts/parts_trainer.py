@@ -17,7 +17,7 @@ from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.fp16_trainer import FP16Trainer
-from infrastructure.training.parts.part_parameters import part_parameters
+from infrastructure.training.parts.part_parameters import part_parameters, require_own
 from infrastructure.training.parts.target_network import TargetNetwork
 from infrastructure.training.precision import Precision
 from infrastructure.training.step_record import StepReading
@@ -95,6 +95,7 @@ class PartsTrainer:
         self.parts: dict[str, PartTrainer] = {}
         for part in parts:
             optimizer = part.optimizer(chosen[part.name])
+            require_own(optimizer, part, chosen[part.name], model)
             self.parts[part.name] = PartTrainer(
                 part=part,
                 trainer=FP16Trainer(model, optimizer, _config_of(part, config), wish=wish),
@@ -307,7 +308,7 @@ class PartsState:
 
     def _parts_of(self, state: dict[str, Any]) -> list[tuple[str, PartTrainer]]:
         saved, own = state.get("parts"), self._trainer.parts
-        if not isinstance(saved, dict) or saved.keys() != own.keys():
+        if not isinstance(saved, dict) or list(saved) != list(own):
             names = ", ".join(saved) if isinstance(saved, dict) else "no parts"
             raise ValueError(f"the state has {names}, and the job the parts {', '.join(own)}")
         return list(own.items())

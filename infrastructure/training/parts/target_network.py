@@ -26,8 +26,18 @@ class TargetNetwork:
     def __init__(self, target: Target, model: Module, chosen: dict[str, list[Parameter]]) -> None:
         self._target = target
         self.part, self._pairs = source_part(target, model, chosen)
-        follower, source = (model.get_submodule(name) for name in (target.module, target.source))
-        self._buffers = list(zip(follower.buffers(), source.buffers(), strict=True))
+        self._follower, self._source = (
+            _module(model, name) for name in (target.module, target.source)
+        )
+        forms = [
+            {name: (buffer.shape, buffer.dtype) for name, buffer in module.named_buffers()}
+            for module in (self._follower, self._source)
+        ]
+        if forms[0] != forms[1]:
+            raise ValueError(
+                f"target {target.module!r} and its source {target.source!r} have different "
+                "buffers: make the target a copy of the source (copy.deepcopy)"
+            )
         for parameter, _ in self._pairs:
             parameter.requires_grad_(False)
         self._keep = torch.tensor(0.0, device=self._pairs[0][0].device)
@@ -46,5 +56,13 @@ class TargetNetwork:
         weight = (1.0 - skipped) * (self._target.tau if tau is None else tau)
         for target, source in self._pairs:
             target.lerp_(source, weight)
-        for target_buffer, source_buffer in self._buffers:
+        for target_buffer, source_buffer in zip(
+            self._follower.buffers(), self._source.buffers(), strict=True
+        ):
             torch.where(skipped.bool(), target_buffer, source_buffer, out=target_buffer)
+
+
+def _module(model: Module, name: str) -> Module:
+    if name not in dict(model.named_modules()):
+        raise ValueError(f"a target and its source are modules, and {name!r} is none of the model")
+    return model.get_submodule(name)

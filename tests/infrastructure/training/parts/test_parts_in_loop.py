@@ -20,7 +20,7 @@ from infrastructure.training.checkpoints import CheckpointError
 from infrastructure.training.diagnostics.fp32_check import check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.loop.divergence import TrainingDivergedError
-from tests.infrastructure.training.parts.actor_critic import PARTS, adamw, make_job
+from tests.infrastructure.training.parts.actor_critic import PARTS, TARGETS, adamw, make_job
 
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="override")
 
@@ -164,6 +164,7 @@ def test_the_check_before_training_finds_a_wrong_order():
         ({"parts": [PARTS[0], PARTS[0]], "targets": ()}, "different names.*critic, critic"),
         ({"parts": [replace(PARTS[0], name=f"p{i}") for i in range(9)]}, "8 parts at most, got 9"),
         ({"parts": ()}, "targets"),
+        ({"targets": 2 * TARGETS}, "one source only.*target, target"),
     ],
 )
 def test_jobs_that_contradict_themselves_are_refused(changes, told):
@@ -182,9 +183,20 @@ def test_a_job_needs_a_loss_or_parts():
         ({"name": "Actor"}, "'Actor'"),
         ({"trains": "actor"}, "list of names.*'actor'"),
         ({"every": 0}, "every of part 'critic'.*0"),
+        ({"every": 1.5}, "every of part 'critic'.*1.5"),
         ({"max_grad_norm": -1.0}, "max_grad_norm of part 'critic'"),
     ],
 )
 def test_a_part_out_of_range_is_refused_by_name(changes, told):
     with pytest.raises(ValueError, match=told):
         replace(PARTS[0], **changes)
+
+
+def test_a_part_that_never_changes_fails_the_training_by_name(tmp_path):
+    def infinite(forward, batch, computed):
+        value = PARTS[1].loss(forward, batch, computed)
+        return value + (value - value.detach()) * 1e38 * 1e38
+
+    job = make_job(parts=[PARTS[0], replace(PARTS[1], loss=infinite), PARTS[2]])
+    with pytest.raises(TrainingDivergedError, match="12 steps changed part 'actor'"):
+        run(job, tmp_path)

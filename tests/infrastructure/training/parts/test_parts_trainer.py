@@ -233,3 +233,76 @@ def test_schedules_advance_with_the_steps_of_their_part():
     rates = {n: p.trainer.optimizer.param_groups[0]["lr"] for n, p in ours.parts.items()}
     assert rates == {"critic": 3e-3, "actor": 3e-3 / 8, "temperature": 3e-3}
     assert actor_loss is PARTS[1].loss
+
+
+def test_an_optimizer_of_other_parameters_is_refused_by_name():
+    model = network()
+    greedy = part(optimizer=lambda _given: adamw(model.parameters()))
+    with pytest.raises(ValueError, match=r"optimizer of part 'critic' updates actor\.0\.bias"):
+        trainer_of(model=model, parts=[greedy, *PARTS[1:]])
+
+
+def test_tied_weights_of_a_target_move_once():
+    tied, single = network(), network()
+    tied.critics[1][0].weight = tied.critics[0][0].weight
+    tied.target = copy.deepcopy(tied.critics)
+    for model in (tied, single):
+        trainer = trainer_of("fp32", model)
+        target = model.target[0][0].weight
+        with torch.no_grad():
+            model.critics[0][0].weight.add_(1.0)
+        before = target.clone()
+        for follower in trainer.parts["critic"].targets:
+            follower.update(1, torch.zeros(()))
+        torch.testing.assert_close(target - before, torch.full_like(target, 0.05))
+
+
+def test_a_target_follows_buffers_that_are_replaced():
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 1)
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x):
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().float().mean(0)
+            return self.linear(x - self.mean)
+
+    def loss(forward, batch, _computed):
+        return (forward.method("net", batch["observation"]) - batch["reward"]).square().mean()
+
+    model = nn.ModuleDict({"net": Normed(), "copy": Normed()})
+    value = Part(name="value", trains=["net"], optimizer=adamw, loss=loss)
+    ours = trainer_of("fp32", model, [value], [Target(module="copy", source="net", tau=1.0)])
+    for batch in batches(5):
+        ours.train_batch(batch)
+    assert torch.equal(model["copy"].mean, model["net"].mean)
+
+
+def test_a_target_whose_buffers_differ_or_that_is_no_module_is_refused():
+    model = network()
+    model.target.register_buffer("more", torch.zeros(1))
+    with pytest.raises(ValueError, match=r"'target' and its source 'critics'.*buffers"):
+        trainer_of(model=model)
+    with pytest.raises(ValueError, match="'log_alpha'"):
+        trainer_of(targets=[Target(module="log_alpha", source="critics", tau=0.1)])
+
+
+def test_what_is_handed_on_is_a_mapping_of_tensors():
+    def reads(forward, batch, computed):
+        assert "z" not in computed
+        assert computed.get("z") is None
+        return temperature_loss(forward, batch, computed)
+
+    def writes(forward, batch, computed):
+        computed["z"] = 1.0
+
+    trainer_of(parts=[*PARTS[:2], replace(PARTS[2], loss=reads)]).train_batch(batches(1)[0])
+    with pytest.raises(TypeError, match="'critic' hands on 'z', a float"):
+        trainer_of(parts=[part(loss=writes), *PARTS[1:]]).train_batch(batches(1)[0])
+
+
+def test_parts_in_another_order_do_not_resume():
+    state = trainer_of(parts=[PARTS[1], PARTS[0]]).state_dict()
+    with pytest.raises(ValueError, match=r"actor, critic.*critic, actor"):
+        trainer_of(parts=PARTS[:2]).load_state_dict(state)
