@@ -42,6 +42,11 @@ class RecordedRounds:
         rows: list[list[Transition | None]] = [[None] * environments for _ in range(length)]
         for transition in self._last.pop(round_, (0, ()))[1]:
             environment = int(str(transition.info["environment"]))
+            if environment >= environments:
+                raise ValueError(
+                    f"round {round_} was recorded in more than the {environments} environments of "
+                    "now: make as many as before, or begin another run"
+                )
             rows[Place.of(transition).step][environment] = transition
         return [tuple(row) for row in rows]
 
@@ -54,7 +59,7 @@ class RecordedRounds:
         collected = transitions_of(steps)
         take, recorded = self._last.pop(round_, (0, []))
         missing = collected[len(recorded) :]
-        if collected[: len(recorded)] != recorded:
+        if repr(collected[: len(recorded)]) != repr(recorded):  # NaN differs from itself
             missing = [
                 replace(transition, info={**transition.info, "take": take + 1})
                 for transition in collected

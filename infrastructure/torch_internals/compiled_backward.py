@@ -7,6 +7,7 @@ where eager mode does not (pytorch #153044).
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib import import_module
@@ -14,6 +15,8 @@ from types import TracebackType
 
 import torch
 
+_COMPILER = "torch._dynamo"  # `torch.compile` imports it before it returns
+_NOTHING: AbstractContextManager[None] = nullcontext()
 _AUTOCAST, _EAGERLY = "backward_pass_autocast", "force_non_lazy_backward_lowering"
 
 
@@ -38,9 +41,14 @@ class _Setting:
         setattr(self._config, self._name, self._before)
 
 
-def backward_without_autocast() -> AbstractContextManager[None]:
-    """A block in which code is compiled for a backward pass outside of autocast, as eager code."""
-    return _setting(_AUTOCAST, "off")
+def backward_without_autocast(*, compiles: bool) -> AbstractContextManager[None]:
+    """A block in which code is compiled for a backward pass outside of autocast, as eager code.
+
+    Args:
+        compiles: Whether the block may be the first to import the compiler. Without it, the block
+            costs next to nothing until somebody has imported the compiler.
+    """
+    return _setting(_AUTOCAST, "off") if compiles or _COMPILER in sys.modules else _NOTHING
 
 
 def backward_compiled_with_forward() -> AbstractContextManager[None]:

@@ -109,7 +109,7 @@ class PrecisionForward:
             with self._off:
                 return function(*args, **kwargs)
         try:
-            with self._on, backward_without_autocast():
+            with self._on, backward_without_autocast(compiles=self._compiled is not None):
                 result = function(*args, **kwargs)
         except RuntimeError as error:
             missing = missing_kernel(error, self._module, self._precision, self._device)

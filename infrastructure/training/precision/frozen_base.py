@@ -68,7 +68,16 @@ class FrozenBase:
         """Split *state*, of the model or a copy, into what is saved and the hashes of the rest.
 
         Reads the device if there is a base.
+
+        Raises:
+            RuntimeError: An adapter is merged into its base: it would count twice after loading.
         """
+        modules = self._model.modules() if self._hashes else ()
+        if any(getattr(module, "merged", False) for module in modules):
+            raise RuntimeError(
+                "an adapter is merged into its base, and would count twice in what is loaded: call "
+                "unmerge_adapter() before saving"
+            )
         base = {name: state[name] for name in self._hashes if name in state}
         hashes = {n: h for n, h in _hashes(base).items() if h == self._hashes[n]}
         return {name: value for name, value in state.items() if name not in hashes}, hashes

@@ -66,8 +66,9 @@ class MasterWeights:
         """Restore the model's float32 parameters, also in the optimizer; return *chosen*."""
         for half, master in self._masters.items():
             half.data = master.data
-        for parameter, data in self._others.items():
-            parameter.data = data
+        for parameter, data in self._others.items():  # something else may have changed it
+            is_same = torch.equal(parameter.data, data.half())
+            parameter.data = data if is_same else parameter.data.float()
         _swap(self._optimizer, {master: half for half, master in self._masters.items()})
         return self._chosen
 

@@ -19,12 +19,16 @@ def settings() -> tuple[str, bool]:
 
 def test_settings_hold_inside_their_blocks_alone():
     before = settings()
-    with backward_without_autocast(), backward_compiled_with_forward():
+    with backward_without_autocast(compiles=True), backward_compiled_with_forward():
         assert settings() == ("off", True)
-        with backward_without_autocast():
+        with backward_without_autocast(compiles=True):
             pass
         assert settings() == ("off", True)
-    with pytest.raises(KeyError), backward_without_autocast(), backward_compiled_with_forward():
+    with (
+        pytest.raises(KeyError),
+        backward_without_autocast(compiles=True),
+        backward_compiled_with_forward(),
+    ):
         raise KeyError
     assert settings() == before
     assert compile_unavailable_reason() is None
@@ -32,7 +36,7 @@ def test_settings_hold_inside_their_blocks_alone():
 
 def test_a_torch_without_them_is_named(monkeypatch):
     monkeypatch.setattr(compiled_backward, "_has", lambda _: False)
-    with backward_without_autocast(), backward_compiled_with_forward():
+    with backward_without_autocast(compiles=True), backward_compiled_with_forward():
         pass
     assert "use a torch" in compile_unavailable_reason()
 

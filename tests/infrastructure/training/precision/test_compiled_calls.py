@@ -246,6 +246,23 @@ def test_an_error_of_the_job_itself_is_no_reason_to_refuse(inside):
     assert ours.compiled.refused_reason is None
 
 
+def test_an_error_of_the_user_that_does_not_come_again_is_raised_and_no_reason_to_refuse():
+    calls = []
+
+    def once(forward: Any, x: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ConnectionError("of the user")
+        return forward(x).square().mean()
+
+    ours = trainer_of(CompiledCalls(backend="aot_eager"))
+    with pytest.raises(ConnectionError):
+        ours.train_batch(batches(1)[0], once)
+    ours.train_batch(batches(1)[0], once)
+    assert len(calls) == 2
+    assert ours.compiled.refused_reason is None
+
+
 def test_anomalies_are_looked_for_in_eager_steps():
     with structlog.testing.capture_logs() as logs:
         trainer_of(CompiledCalls(backend=failing), detect_anomaly=True)

@@ -200,3 +200,10 @@ def test_a_job_with_another_base_is_refused_before_its_first_step(tmp_path: Path
     with pytest.raises(CheckpointError, match=r"0\.weight was bfloat16\[16, 4\].*build the model"):
         run(bandit_of(seed=8), tmp_path, daemon=daemon)
     assert daemon.calls == 0
+
+
+def test_a_merged_adapter_is_refused_since_it_would_count_twice():
+    trainer = trainer_of(Adapted())
+    trainer.model.merged = True  # as peft's layers tell it
+    with pytest.raises(RuntimeError, match=r"unmerge_adapter\(\)"):
+        trainer.state_dict()

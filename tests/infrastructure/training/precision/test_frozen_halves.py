@@ -196,3 +196,28 @@ def test_a_frozen_parameter_of_eight_bits_is_refused():
     )
     with pytest.raises(ValueError, match=r"0\.weight is torch\.float8_e4m3fn"):
         trained_parameters(model, torch.optim.SGD(model[1].parameters(), lr=0.1))
+
+
+def test_a_half_parameter_that_is_unfrozen_later_is_refused_by_name():
+    model = Adapted(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=False)
+    config = FP16TrainingConfig(precision=Precision.FP32)
+    trainer = FP16Trainer(model, optimizer, config)
+    trainer.train_batch(batches(1)[0], loss)
+    model.base[0].weight.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"base\.0\.weight is torch\.bfloat16"):
+        trainer.train_batch(batches(1)[0], loss)
+
+
+def test_a_cast_keeps_what_something_else_has_changed_in_the_meantime():
+    model = nn.ModuleDict({"net": nn.Linear(4, 1), "copy": nn.Linear(4, 1)})
+    optimizer = torch.optim.AdamW(model["net"].parameters(), lr=1e-2, fused=True)
+    config = FP16TrainingConfig(precision=Precision.FP16, cpu_half=True, loss_scale=256.0)
+    trainer = FP16Trainer(model, optimizer, config)
+    trainer.cast_model_to_fp16()
+    with torch.no_grad():
+        model["copy"].bias.fill_(3.0)
+    kept = model["copy"].weight.float().clone()
+    saved = trainer.state_dict()["model"]
+    assert saved["copy.bias"].item() == 3.0
+    torch.testing.assert_close(saved["copy.weight"], kept, rtol=1e-3, atol=1e-3)
