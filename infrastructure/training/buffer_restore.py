@@ -13,6 +13,7 @@ from operator import is_
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.parameter import is_lazy
 
 from infrastructure.torch_internals.modules import buffer_places
 from infrastructure.torch_internals.tensor_lists import copy_all
@@ -22,9 +23,9 @@ class BufferRestore:
     """Copies the buffers of a model before a window, and restores them if its step is skipped.
 
     Buffers of every dtype are restored, whether they were changed in place or replaced. These are
-    not: a buffer that got another shape or dtype, one that is registered inside the window, one on
-    another device than *device*, any other attribute of a module, a parameter that a forward pass
-    writes.
+    not: a buffer that got another shape or dtype, one that is registered or filled inside the
+    window, one on another device than *device* or of a sparse layout, any other attribute of a
+    module, a parameter that a forward pass writes, a buffer of another model.
 
     Args:
         model: Model whose buffers are copied; the copies need as much memory as the buffers.
@@ -38,6 +39,7 @@ class BufferRestore:
         self._model, self._device = model, device
         self.host_decides = device.type == "cpu"
         self._is_open = False
+        self._windows = 0
         self.find_buffers()
 
     def find_buffers(self) -> None:
@@ -52,8 +54,12 @@ class BufferRestore:
         self._is_open = False
 
     def open_window(self) -> None:
-        """Copy the buffers, unless the window is open already."""
-        if self._is_open or not self._places:
+        """Copy the buffers; a window that is open already is settled before."""
+        self.settle()
+        self._windows += 1
+        if not self._windows & (self._windows - 1):  # a power of two: find those made since
+            self.find_buffers()
+        if not self._places:
             return
         self._is_open = True
         now = [registry.get(name) for registry, name in self._places]
@@ -65,6 +71,39 @@ class BufferRestore:
         except RuntimeError:  # a buffer has grown in place
             self._make_copies(now)
 
+    def settle(self) -> None:
+        """End an open window whose loss was dropped, or failed.
+
+        A module whose buffers have become non-finite gets all of them from before the window; the
+        buffers of other modules stay.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        with torch.no_grad():
+            for registry in {id(registry): registry for registry, _ in self._places}.values():
+                self._settle(registry)
+
+    def _settle(self, registry: dict[str, Tensor | None]) -> None:
+        held = [
+            (now, copy)
+            for (place, name), copy in zip(self._places, self._copies, strict=True)
+            if place is registry
+            and copy is not None
+            and (now := registry.get(name)) is not None
+            and now is not copy
+            and _alike(now, copy)
+        ]
+        broken = [
+            (copy.isfinite() & ~now.isfinite()).any()
+            for now, copy in held
+            if now.is_floating_point()
+        ]
+        if broken:
+            is_broken = torch.stack(broken).any()
+            for now, copy in held:
+                torch.where(is_broken, copy, now, out=now.data)
+
     def _make_copies(self, buffers: list[Tensor | None]) -> None:
         self._before, self._copies = buffers, list(map(self._copy_of, buffers))
         pairs = zip(buffers, self._copies, strict=True)
@@ -75,7 +114,9 @@ class BufferRestore:
 
     def _copy_of(self, buffer: Tensor | None) -> Tensor | None:
         """A copy; *buffer* itself if nothing can write to it; None if it is not restored."""
-        if buffer is None or buffer.device != self._device:
+        if buffer is None or is_lazy(buffer) or buffer.device != self._device:
+            return None
+        if buffer.layout is not torch.strided:
             return None
         strides = zip(buffer.stride(), buffer.shape, strict=True)
         is_expanded = any(stride == 0 and size > 1 for stride, size in strides)
@@ -96,7 +137,7 @@ class BufferRestore:
             now = registry.get(name)
             if now is None or copy is None or now is copy:
                 continue
-            if now.shape != copy.shape or now.dtype != copy.dtype or now.device != copy.device:
+            if not _alike(now, copy):
                 self._can_copy_again = False
                 continue
             if now is buffer:
@@ -104,3 +145,7 @@ class BufferRestore:
                 torch.where(is_skipped, copy, now, out=now.data)
             else:
                 registry[name] = torch.where(is_skipped, copy, now)
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device

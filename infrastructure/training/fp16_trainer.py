@@ -97,7 +97,7 @@ class FP16Trainer:
         self.device = device_of(model)
         self._parameters = trained_parameters(model, optimizer)
         keep_in_fp32(model, config.keep_fp32, self.device)
-        self._group_count = len(optimizer.param_groups)
+        self._group_sizes = _sizes(optimizer)
         self._loss_scale = make_loss_scale(config, self.device)
         self._anomalies = AnomalyDetector(model) if config.detect_anomaly else None
         self._backward = self._anomalies.backward if self._anomalies else Tensor.backward
@@ -141,10 +141,14 @@ class FP16Trainer:
         state = self.precision_state
         if state.effective != state.requested and state.reason != "measured":
             log.warning("precision_lowered", state=str(state))
-        if halves := frozen_halves(model):
-            numbers = sum(half.numel() for half in halves.values())
-            mebibytes = round(4 * numbers / 2**20, 1)
-            log.info("frozen_half_parameters", parameters=len(halves), mib_more_in_fp32=mebibytes)
+        self._halves = list(frozen_halves(model).values())
+        if self._halves:
+            numbers = sum(half.numel() for half in self._halves)
+            log.info(
+                "frozen_half_parameters",
+                parameters=len(self._halves),
+                mib_more_in_fp32=round(4 * numbers / 2**20, 1),
+            )
 
     # The step.
 
@@ -162,7 +166,7 @@ class FP16Trainer:
         random, steps = random_state(self.device), self.training_steps
         try:
             self.step(self.training_step(batch, compute_loss_fn), replay=replay)
-        except Exception as error:
+        except RuntimeError as error:
             if self._micro_batches > 0 or self.training_steps > steps:
                 raise
             self._buffers.close_window(self._one)  # with their values from before
@@ -185,7 +189,8 @@ class FP16Trainer:
             TypeError: *compute_loss_fn* did not return a float32 tensor.
             ValueError: The loss is not a scalar, or does not depend on the parameters.
         """
-        self._buffers.open_window()
+        if self._micro_batches == 0:
+            self._buffers.open_window()
         for optimizer in self._averaging:
             optimizer.train()
         if self._anomalies is not None:
@@ -208,7 +213,9 @@ class FP16Trainer:
                 was backpropagated before.
             TypeError, ValueError: *loss* does not come from `training_step`; see there.
         """
-        if len(self.optimizer.param_groups) != self._group_count:
+        if _sizes(self.optimizer) != self._group_sizes or any(
+            half.requires_grad for half in self._halves
+        ):
             self._adopt_new_groups()
         if self._micro_batches == 0:
             self._switch.clear_gradients()
@@ -237,7 +244,7 @@ class FP16Trainer:
             self._parameters[:] = trained_parameters(self.model, self.optimizer)
         self._optimizer_step.choose_path()
         self._buffers.find_buffers()
-        self._group_count = len(self.optimizer.param_groups)
+        self._group_sizes = _sizes(self.optimizer)
 
     def finish_window(self) -> None:
         """Attempt a step with the micro-batches accumulated so far; without any, do nothing.
@@ -257,7 +264,7 @@ class FP16Trainer:
         if not grads:
             self.record.no_gradient_steps += 1
             self._skipped = None
-            self._buffers.discard()
+            self._buffers.close_window(loss.sub(loss).ne_(0.0))
             return
         self._attempt(grads, loss, count)
         self._switch.clear_gradients()
@@ -520,6 +527,7 @@ class FP16Trainer:
             RuntimeError: Inside an accumulation window: half a step cannot be saved.
         """
         self._require_step_boundary("the state can be saved")
+        self._buffers.settle()
         return self.state.to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -541,6 +549,7 @@ class FP16Trainer:
             CheckpointError: It could not be written; an older checkpoint at *path* is kept.
         """
         self._require_step_boundary("the state can be saved")
+        self._buffers.settle()
         self.state.save(Path(path))
 
     def load_checkpoint(self, path: Path | str) -> None:
@@ -562,3 +571,7 @@ class FP16Trainer:
     def _restart_overflow_log(self) -> None:
         step, overflow = self.training_steps, self.record.state_dict()["overflow_steps"]
         self._overflow_log.restart(step=step, overflow_steps=overflow)
+
+
+def _sizes(optimizer: Optimizer) -> list[int]:
+    return [len(group["params"]) for group in optimizer.param_groups]

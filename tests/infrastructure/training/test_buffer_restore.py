@@ -171,3 +171,86 @@ def test_new_modules_are_restored_once_their_parameters_are_in_the_optimizer(bat
     before = state_of(trainer.model)
     trainer.train_batch(bad, loss_fn)
     assert_equal(state_of(trainer.model), before)
+
+
+def bad_of(batch):
+    return {"x": batch["x"] * float("nan"), "y": batch["y"]}
+
+
+def test_a_loss_that_is_dropped_or_fails_leaves_nothing_that_is_not_finite(batch, loss_fn):
+    def failing(forward, given):
+        loss_fn(forward, given)
+        raise ValueError("of the user")
+
+    trainer = trainer_of(network("batch norm"), "fp32")
+    trainer.training_step(bad_of(batch), loss_fn)
+    trainer.train_batch(batch, loss_fn)
+    with pytest.raises(ValueError, match="of the user"):
+        trainer.training_step(bad_of(batch), failing)
+    saved = trainer.state_dict()["model"]
+    assert all(tensor.isfinite().all() for tensor in saved.values())
+    expected = trainer_of(network("batch norm"), "fp32")
+    expected.train_batch(batch, loss_fn)
+    assert_equal(state_of(trainer.model), state_of(expected.model))
+
+
+def test_what_changed_after_a_dropped_loss_outlives_a_skipped_step(batch, loss_fn):
+    trainer = trainer_of(network("batch norm"), "fp32")
+    trainer.training_step(batch, loss_fn)
+    trainer.model[1].running_mean.fill_(7.0)
+    trainer.train_batch(bad_of(batch), loss_fn)
+    assert trainer.model[1].running_mean.eq(7.0).all()
+
+
+def test_a_buffer_that_the_first_forward_pass_makes_is_restored_from_then_on(batch, loss_fn):
+    class Late(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if not hasattr(self, "mean"):
+                self.register_buffer("mean", torch.zeros(4))
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+            return x - self.mean
+
+    trainer = trainer_of(nn.Sequential(Late(), nn.Linear(4, 1)), "fp32")
+    for given in (batch, batch, bad_of(batch), batch):
+        trainer.train_batch(given, loss_fn)
+    assert trainer.model[0].mean.isfinite().all()
+
+
+def test_a_step_without_gradients_restores_what_its_nan_loss_has_left(batch):
+    trainer = trainer_of(network("batch norm"), "fp32")
+    head = trainer.model[3]
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3, fused=True)
+    other = FP16Trainer(trainer.model, optimizer, FP16TrainingConfig(precision=Precision.FP32))
+    trunk = trainer.model[:2]
+    before = state_of(trainer.model)
+    other.train_batch(bad_of(batch), lambda _forward, given: trunk(given["x"]).sum())
+    assert other.get_stats()["no_gradient_steps"] == 1
+    assert_equal(state_of(trainer.model), before)
+
+
+def test_sparse_and_uninitialised_buffers_are_left_alone(batch, loss_fn):
+    model = network("batch norm")
+    model.register_buffer("sparse", torch.eye(3).to_sparse())
+    model.append(nn.LazyBatchNorm1d(affine=False))
+    trainer = trainer_of(model, "fp32")
+    for _ in range(2):
+        trainer.train_batch(batch, loss_fn)
+    assert trainer.get_stats()["applied_steps"] == 2
+
+
+@pytest.mark.parametrize("change", ["append", "replace"])
+def test_parameters_added_to_or_taken_from_a_group_are_noticed(batch, loss_fn, change):
+    trainer = trainer_of(network("batch norm"), "fp16")
+    trainer.train_batch(batch, loss_fn)
+    group, head = trainer.optimizer.param_groups[0], list(trainer.model[3].parameters())
+    before = state_of(trainer.model)
+    if change == "replace":
+        group["params"] = head
+    else:
+        trainer.model.append(nn.Linear(1, 1))
+        group["params"].extend(trainer.model[4].parameters())
+    trainer.train_batch(batch, loss_fn)
+    assert trainer.get_stats()["applied_steps"] == 2
+    assert all(tensor.isfinite().all() for tensor in trainer.model.state_dict().values())
+    assert torch.equal(before["0.weight"], trainer.model[0].weight) == (change == "replace")
+    assert all(parameter.grad is None for parameter in head)
