@@ -40,8 +40,7 @@ class TargetNetwork:
             )
         for parameter, _ in self._pairs:
             parameter.requires_grad_(False)
-        self._keep = torch.tensor(0.0, device=self._pairs[0][0].device)
-        self.update(1, self._keep, tau=1.0)
+        self.update(1, torch.zeros((), device=self._pairs[0][0].device), tau=1.0)
 
     @torch.no_grad()
     def update(self, steps: int, skipped: Tensor, tau: float | None = None) -> None:
