@@ -56,9 +56,14 @@ class Memory:
         }
         self._tensors = {name: torch.from_numpy(array) for name, array in self._arrays.items()}
         self._capacity, self._added = capacity, 0
+        self._name = name_of(environments)
 
     def add(self, transitions: Iterable[Transition]) -> None:
-        """Add *transitions* in their order; the oldest leave when there is no more room."""
+        """Add *transitions* in their order; the oldest leave when there is no more room.
+
+        Raises:
+            UnsuitableEnvironmentError: One is of an environment of another shape.
+        """
         for transition in transitions:
             row = self._added % self._capacity
             for name, value in (
@@ -69,7 +74,16 @@ class Memory:
                 ("terminated", transition.terminated),
             ):
                 array = self._arrays[name]
-                array[row] = np.asarray(value, array.dtype).reshape(array.shape[1:])
+                numbers = np.asarray(value, array.dtype)
+                if numbers.size != array[row].size:
+                    raise UnsuitableEnvironmentError(
+                        self._name,
+                        f"{array[row].size} numbers in each {name}, and a recorded one has "
+                        f"{numbers.size}",
+                        "give another environment an agent of its own, or move replay/ of this one "
+                        "away",
+                    )
+                array[row] = numbers.reshape(array.shape[1:])
             self._added += 1
 
     def sample(self, rows: int, generator: torch.Generator) -> Batch:

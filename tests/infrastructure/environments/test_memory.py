@@ -3,9 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import pytest
 import torch
 
 from infrastructure.agent_contract import Transition
+from infrastructure.environments.course import UnsuitableEnvironmentError
 from infrastructure.environments.memory import Memory
 
 
@@ -54,3 +56,9 @@ def test_the_oldest_leave_when_there_is_no_more_room():
 def test_what_has_left_before_does_not_change_the_sample():
     held = sample(memory(3, 1, 2, 3, 4, 5)), sample(memory(3, 3, 4, 5))
     assert all(torch.equal(held[0][name], held[1][name]) for name in held[0])
+
+
+def test_records_of_another_environment_are_refused_by_field():
+    held = Memory(gymnasium.make_vec("Pendulum-v1", num_envs=1), 3)
+    with pytest.raises(UnsuitableEnvironmentError, match=r"3 numbers in each observation.* has 4"):
+        held.add(transitions(1))
