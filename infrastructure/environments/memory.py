@@ -59,7 +59,7 @@ class Memory:
         self._name = name_of(environments)
 
     def add(self, transitions: Iterable[Transition]) -> None:
-        """Add *transitions* in their order; the oldest leave when there is no more room.
+        """Add *transitions* in their order; above the capacity the oldest leave.
 
         Raises:
             UnsuitableEnvironmentError: One is of an environment of another shape.

@@ -25,7 +25,7 @@ class MultiOptimizer(Optimizer):
         members: As given.
 
     Raises:
-        ValueError: There are no members, or a member wraps another optimizer.
+        ValueError: *members* is empty, or a member wraps another optimizer.
     """
 
     def __init__(self, *members: Optimizer) -> None:

@@ -63,5 +63,7 @@ class TargetNetwork:
 
 def _module(model: Module, name: str) -> Module:
     if name not in dict(model.named_modules()):
-        raise ValueError(f"a target and its source are modules, and {name!r} is none of the model")
+        raise ValueError(
+            f"a target and its source are modules, and the model has no module {name!r}"
+        )
     return model.get_submodule(name)

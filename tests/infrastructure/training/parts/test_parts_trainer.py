@@ -19,7 +19,6 @@ from tests.infrastructure.training.parts.actor_critic import (
     actor_loss,
     adamw,
     batches,
-    critic_loss,
     network,
     temperature_loss,
     textbook,
@@ -76,10 +75,13 @@ def test_a_target_begins_as_its_source_and_stays_where_a_step_is_skipped():
     nn.init.ones_(model.target[0][0].weight)
     ours = trainer_of("fp16", model)
     assert torch.equal(model.target[0][0].weight, model.critics[0][0].weight)
-    overflowing = batches(8)[7]
+    *good, overflowing = batches(8)
+    for batch in good:
+        ours.train_batch(batch)
     before = state_of(ours)
-    ours.parts["critic"].trainer.train_batch(overflowing, lambda f, b: critic_loss(f, b, {}))
+    assert not torch.equal(before["target.0.0.weight"], before["critics.0.0.weight"])
     ours.train_batch(overflowing)
+    assert ours.parts["critic"].trainer.get_stats()["overflow_steps"] == 1
     after = state_of(ours)
     for name in before:
         if name.startswith(("critics", "target")):
