@@ -42,4 +42,5 @@ napoleon_use_ivar = True
 
 def setup(app: Sphinx) -> None:
     """Write the generated pages before Sphinx looks for pages."""
+    generated_pages.leave_out_bounds()
     app.connect("config-inited", lambda *_: generated_pages.write(DOCS / "reference" / "generated"))

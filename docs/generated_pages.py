@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import typer
 from typer.cli import get_docs_for_click
 
 from genesis_fp16.cli.app import app
+from infrastructure.options import StepOptions
+from infrastructure.training import FP16TrainingConfig
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = (
+    "infrastructure.options",
     "infrastructure.training",
     "infrastructure.training.loop",
     "infrastructure.training.checkpoints",
@@ -79,6 +83,12 @@ def settings(example: str) -> str:
             lines.append(f"| `{setting[1]}` | {default} | {hot} | {effect} |")
         effect = line.removeprefix("# ") if line.startswith("# ") else ""
     return "\n".join(lines) + "\n"
+
+
+def leave_out_bounds() -> None:
+    """Have Sphinx show the types of the options of the step without their bounds."""
+    for options in (StepOptions, FP16TrainingConfig):
+        options.__annotations__ = get_type_hints(options)
 
 
 def library() -> str:

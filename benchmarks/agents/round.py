@@ -237,6 +237,7 @@ def _write_spec(home: Path, name: str, precision: PrecisionName) -> Path:
     run_folder = home / "runs" / name
     attempt_folder = run_folder / "attempts" / "1"
     attempt_folder.mkdir(parents=True)
+    settings = Settings(home=home, worker_threads=1).model_copy(update={"cpu_half": True})
     spec = RunSpec(
         run_id=name,
         attempt=1,
@@ -247,7 +248,7 @@ def _write_spec(home: Path, name: str, precision: PrecisionName) -> Path:
         attempt_folder=attempt_folder,
         seed=1,
         precision=PrecisionState(requested=precision, effective=precision, reason="operator"),
-        **spec_of_settings(Settings(home=home, cpu_half=True, worker_threads=1), name),
+        **spec_of_settings(settings, name),
     )
     path = attempt_folder / "spec.json"
     fields = json.loads(spec.model_dump_json(exclude_defaults=True, exclude={"loop"}))

@@ -94,10 +94,9 @@ def follow(plan: Plan, folder: Path) -> Course:
         home=folder,
         precision="bf16",
         enable_fp16_training=plan.half,
-        cpu_half=True,
         guard_enabled=plan.guarded,
         guard_mismatch_kl=plan.limit,
-    )
+    ).model_copy(update={"cpu_half": True})
     hardware = Hardware(device="cpu", fp16=False, bf16=False, torch_version=torch.__version__)
     course = Course(plan=plan)
     with closing(Store.open(settings)) as store:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 from infrastructure.events import PrecisionState
-from infrastructure.options import LoopSettings
+from infrastructure.options import LoopSettings, StepOptions
 from infrastructure.options.setting_types import Count, Hot, OrEmpty
 
 SPEC_FILE = "spec.json"  # in the attempt's folder
@@ -24,17 +24,14 @@ def _by_new_name(preset: object) -> object:
 
 _Scale: TypeAlias = Annotated[float, Field(ge=2.0**-16, le=2.0**64)]
 _MinScale: TypeAlias = Annotated[float, Field(ge=2.0**-24, le=2.0**64)]
-_Growth: TypeAlias = Annotated[float, Field(gt=1, le=1024)]
-_Backoff: TypeAlias = Annotated[float, Field(gt=0, lt=1)]
 _Preset: TypeAlias = Annotated[Literal["fast-growth"], BeforeValidator(_by_new_name)]
-_Policy = Literal["skip", "fallback_fp32", "halt"]
 
 
-class TrainerOptions(BaseModel):
+class TrainerOptions(BaseModel, StepOptions):
     """Options of the training step: `Settings` inherits them, a `RunSpec` carries them.
 
-    Each bears the name of the field of `FP16TrainingConfig` that it sets, some after ``fp16_``;
-    None leaves that field to the preset, the pre-flight check or the default.
+    `StepOptions` declares those that `FP16TrainingConfig` has, too. Those here have other values
+    than its fields: None leaves a field to the preset, the pre-flight check or the default.
     """
 
     model_config = ConfigDict(
@@ -44,36 +41,19 @@ class TrainerOptions(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         loc_by_alias=False,
+        serialize_by_alias=True,
     )
 
-    fp16_loss_scale: Hot[OrEmpty[_Scale]] = Field(None, validation_alias="FP16_LOSS_SCALE")
+    loss_scale: Hot[OrEmpty[_Scale]] = Field(None, alias="fp16_loss_scale")
     """Initial loss scale of new runs; empty: what preflight recommended, else 65536."""
-    fp16_growth_factor: Hot[_Growth] = Field(2.0, validation_alias="FP16_GROWTH_FACTOR")
-    """The loss scale is multiplied by this after a growth interval without overflow."""
-    fp16_backoff_factor: Hot[_Backoff] = Field(0.5, validation_alias="FP16_BACKOFF_FACTOR")
-    """The loss scale is multiplied by this after an overflow."""
-    fp16_growth_interval: Hot[OrEmpty[Count]] = Field(None, validation_alias="FP16_GROWTH_INTERVAL")
+    growth_interval: Hot[OrEmpty[Count]] = Field(None, alias="fp16_growth_interval")
     """Steps without overflow before the scale grows; empty: the preset's, else 2000."""
     fp16_preset: Hot[OrEmpty[_Preset]] = Field(None, validation_alias="FP16_PRESET")
     """Preset: fast-growth (Qi et al. 2025), a growth interval of 400; empty: none."""
-    fp16_adaptive_growth_interval: Hot[bool] = Field(
-        default=False, validation_alias="FP16_ADAPTIVE_GROWTH_INTERVAL"
-    )
-    """Whether the growth interval adapts to how often the loss scale overflows."""
-    fp16_min_loss_scale: Hot[_MinScale] = Field(2.0**-16, validation_alias="FP16_MIN_LOSS_SCALE")
+    min_loss_scale: Hot[_MinScale] = Field(2.0**-16, alias="fp16_min_loss_scale")
     """Lowest loss scale."""
-    fp16_floor_policy: Hot[_Policy] = Field("fallback_fp32", validation_alias="FP16_FLOOR_POLICY")
-    """What a worker does if the lowest loss scale overflows: skip, fallback_fp32 or halt."""
     max_grad_norm: Hot[Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]] = 1.0
     """Largest global gradient norm, in every precision; larger ones are clipped; 0: no clipping."""
-    adaptive_clip: Hot[bool] = False
-    """Whether a gradient norm far above the running mean is clipped too."""
-    detect_anomaly: Hot[bool] = False
-    """Whether to log where a non-finite value first appears; training is several times slower."""
-    cuda_graph: Hot[bool] = False
-    """Whether whole steps run as CUDA graphs where possible."""
-    cpu_half: bool = False
-    """Whether half precision may run on a CPU, for tests and demonstrations."""
 
 
 Task = Literal["train", "preflight", "profile", "lab"]

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.guard import GUARD, Decision, GuardSettings
-from genesis_fp16.settings import Settings
+from genesis_fp16.settings import VARIABLES, Settings
 from infrastructure.events.mismatch_report import MismatchReport
 from infrastructure.events.plain_text import PlainText, plain
 from infrastructure.files import json_text, write_atomically
@@ -112,9 +112,9 @@ def unrecorded_decisions(home: Path, recorded: Set[str]) -> Iterator[Decision]:
 
 def relevant_settings(settings: Settings, agent: str) -> dict[str, object]:
     """The settings that affect the guard's decisions about *agent*, for the evidence."""
-    names = [*GuardSettings.model_fields, "enable_fp16_training", "precision", "cpu_half"]
-    names += [name for name in type(settings).model_fields if name.startswith("fp16_")]
-    relevant = {name: getattr(settings, name) for name in names}
+    names = {*GuardSettings.model_fields, "enable_fp16_training", "precision", "cpu_half"}
+    names |= {field for name, field in VARIABLES.items() if name.startswith("FP16_")}
+    relevant = settings.model_dump(include=names)
     agent_settings = settings.for_agent(agent)
     agents = {
         "agent_precision": agent_settings.precision,

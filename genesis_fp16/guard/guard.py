@@ -197,8 +197,8 @@ class Guard:
             self.settings,
             on_probation=guarded.decision.state is GuardState.PROBATION,
             scaling=LossScaling(
-                backoff_factor=self.settings.fp16_backoff_factor,
-                floor=self.settings.fp16_min_loss_scale,
+                backoff_factor=self.settings.backoff_factor,
+                floor=self.settings.min_loss_scale,
             ),
         )
 

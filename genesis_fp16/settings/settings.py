@@ -54,7 +54,7 @@ DEFAULT_ENV_FILE = Path(".env")
 AGENTS_PREFIX = "GENESIS_AGENTS__"
 INITIAL_LOSS_SCALE = 65536.0  # where FP16_LOSS_SCALE is empty
 _ORDERED = (  # the first of each pair must not exceed the second
-    ("fp16_min_loss_scale", "fp16_loss_scale"),
+    ("min_loss_scale", "loss_scale"),
     ("guard_sustained_ratio", "guard_storm_ratio"),
     ("guard_cooldown_seconds", "guard_cooldown_limit_seconds"),
 )
@@ -246,8 +246,8 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     def _check_order(cls, value: float | None, info: ValidationInfo) -> float | None:
         field = info.field_name
         known: dict[Any, Any] = {**info.data, field: value}
-        if known.get("fp16_loss_scale", 0.0) is None:
-            known["fp16_loss_scale"] = INITIAL_LOSS_SCALE
+        if known.get("loss_scale", 0.0) is None:
+            known["loss_scale"] = INITIAL_LOSS_SCALE
         for low, high in _ORDERED:
             if field in (low, high) and known.keys() >= {low, high} and known[low] > known[high]:
                 relation, bound = ("above", high) if field == low else ("below", low)
@@ -388,7 +388,7 @@ def variable_name(field: str) -> str:
     if field not in Settings.model_fields:
         raise KeyError(f"{field!r} is not a setting; settings: {', '.join(Settings.model_fields)}")
     alias = Settings.model_fields[field].validation_alias
-    return alias if isinstance(alias, str) else f"{_PREFIX}{field.upper()}"
+    return alias.upper() if isinstance(alias, str) else f"{_PREFIX}{field.upper()}"
 
 
 _PREFIX = Settings.model_config["env_prefix"]

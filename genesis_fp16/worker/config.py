@@ -22,8 +22,7 @@ def trainer_config(
     If the operator sets no initial loss scale, it is the one that the agent's last pre-flight
     check recommended, provided that check ran on the same kind of device.
     """
-    given = trainer.model_dump(exclude={"fp16_preset"}, exclude_none=True)
-    options = {name.removeprefix("fp16_"): value for name, value in given.items()}
+    options = trainer.model_dump(by_alias=False, exclude={"fp16_preset"}, exclude_none=True)
     options["max_grad_norm"] = options["max_grad_norm"] or None
     preset, report = trainer.fp16_preset, read_preflight(agent_folder)
     base = FP16TrainingConfig.preset(preset) if preset else FP16TrainingConfig()

@@ -28,7 +28,7 @@ def test_the_files_of_the_tutorial_are_right(
 
     (tmp_path / ".env").write_text(f"{settings}FP16_GROWTH_INTERVAL=1\n")
     in_force = load_settings()
-    assert (in_force.cpu_half, in_force.fp16_growth_interval) == (True, 1)
+    assert (in_force.cpu_half, in_force.growth_interval) == (True, 1)
     assert not in_force.for_agent("se-darwin").enabled
 
     exec(compile(record, "record.py", "exec"), {"__name__": "__main__"})

@@ -184,7 +184,7 @@ def _spec(folder: Path, number: int, changes: Mapping[str, object]) -> RunSpec:
         "device": "cpu",
         "threads": 1,
         "precision": PrecisionState(requested="fp16", effective="fp32", reason="flag"),
-        "trainer": TrainerOptions(cpu_half=True, fp16_loss_scale=65536.0),
+        "trainer": TrainerOptions(cpu_half=True, loss_scale=65536.0),
         "budget_seconds": 600.0,
         "budget_transitions": 1000,
         "stats_interval_steps": 10,

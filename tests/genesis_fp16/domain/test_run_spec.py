@@ -1,5 +1,6 @@
 """The options of step and loop on their way from the settings to a worker."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from pydantic import ValidationError
 from genesis_fp16.domain.run_spec import RunSpec, TrainerOptions
 from genesis_fp16.settings import Settings
 from infrastructure.events import PrecisionState
-from infrastructure.options import LoopSettings
+from infrastructure.options import LoopSettings, StepOptions
+from infrastructure.training import FP16TrainingConfig
 
 EARLIER = Path(__file__).with_name("earlier_spec.json")  # written by 5e565fe8
 
@@ -26,6 +28,9 @@ def test_a_specification_of_an_earlier_release_is_read() -> None:
         profile_steps=2,
     )
     assert read.mismatch_interval_rounds == 10
+    assert read.trainer == TrainerOptions()
+    written = json.loads(read.model_dump_json())["trainer"]
+    assert json.loads(text)["trainer"].items() <= written.items(), "under the same names"
     assert RunSpec.model_validate_json(read.model_dump_json()) == read
 
 
@@ -50,7 +55,7 @@ def test_a_misspelt_option_is_refused() -> None:
 
 
 def test_a_specification_carries_the_options_unchanged(tmp_path: Path) -> None:
-    settings = Settings(fp16_growth_factor=3.0, max_grad_norm=0.0, fp16_preset="fast-growth")
+    settings = Settings(growth_factor=3.0, max_grad_norm=0.0, fp16_preset="fast-growth")
     spec = RunSpec(
         run_id="r",
         attempt=1,
@@ -76,6 +81,21 @@ def test_a_specification_carries_the_options_unchanged(tmp_path: Path) -> None:
     assert {name: getattr(settings, name) for name in TrainerOptions.model_fields} == dict(
         read.trainer
     )
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(StepOptions)])
+def test_an_option_of_the_step_is_the_same_for_settings_and_library(name: str) -> None:
+    ours, theirs = Settings.model_fields[name], FP16TrainingConfig.__pydantic_fields__[name]
+    assert ours.annotation == theirs.annotation
+    assert ours.metadata == theirs.metadata
+    assert ours.default == theirs.default == getattr(StepOptions, name)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1025.0])
+def test_bounds_hold_for_settings_and_library(factor: float) -> None:
+    for options in (Settings, TrainerOptions, FP16TrainingConfig):
+        with pytest.raises(ValidationError, match="growth_factor\n"):
+            options(growth_factor=factor)
 
 
 def test_a_preset_is_accepted_by_its_name_of_release_0_1() -> None:

@@ -255,7 +255,7 @@ def test_fp32_runs_prove_nothing(world, storm, stats) -> None:
 
 
 def test_the_guard_uses_the_floor_of_the_settings(world, stats) -> None:
-    world.configure(fp16_min_loss_scale=4.0)
+    world.configure(min_loss_scale=4.0)
     run = world.begin()
     begins = PrecisionChanged(step=0, state=FP16, loss_scale=8.0)
     world.guard.on_event("a", run.id, begins)

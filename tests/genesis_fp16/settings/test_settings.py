@@ -1,7 +1,10 @@
 """Values and defaults of the settings, and that .env.example agrees with them."""
 
+import ast
+import inspect
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +24,7 @@ from genesis_fp16.settings import (
     load_settings,
     variable_name,
 )
+from infrastructure.options import StepOptions
 
 
 @pytest.fixture
@@ -275,7 +279,7 @@ def test_construction_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_names_and_marks_follow_from_the_declaration() -> None:
     assert variable_name("slots") == "GENESIS_SLOTS"
-    assert variable_name("fp16_loss_scale") == "FP16_LOSS_SCALE"
+    assert variable_name("loss_scale") == "FP16_LOSS_SCALE"
     assert variable_name("enable_fp16_training") == "ENABLE_FP16_TRAINING"
     with pytest.raises(KeyError, match="not a setting"):
         variable_name("slot")
@@ -310,9 +314,20 @@ def _documented() -> dict[str, tuple[str, str]]:
     return documented
 
 
+def _texts_below_fields(declaration: type) -> dict[str, str]:
+    """Field to the text below it, which pydantic itself reads only in its own models."""
+    [definition] = ast.parse(inspect.getsource(declaration)).body
+    return {
+        field.target.id: text.value.value
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+    }
+
+
 def _comment(model: type[BaseModel], name: str) -> str:
     hot = " Hot." if name in hot_fields(model) else ""
-    return f"{model.model_fields[name].description}{hot}"
+    description = model.model_fields[name].description
+    return f"{description or _texts_below_fields(StepOptions)[name]}{hot}"
 
 
 def test_env_example_documents_every_setting_once() -> None:

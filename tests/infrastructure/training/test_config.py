@@ -46,10 +46,10 @@ def test_a_preset_is_a_published_recipe():
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("loss_scale", "64", "loss_scale .* got '64'"),
-        ("growth_factor", None, "growth_factor .* got None"),
+        ("loss_scale", "64", r"loss_scale\n.*'64'"),
+        ("growth_factor", None, r"growth_factor\n.*None"),
         ("max_grad_norm", "1", "max_grad_norm"),
-        ("enabled", "false", "enabled .* got 'false'"),
+        ("enabled", "false", r"enabled\n.*'false'"),
     ],
 )
 def test_a_configuration_of_the_wrong_type_is_named(name, value, words):
