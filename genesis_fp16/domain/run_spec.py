@@ -32,6 +32,7 @@ class TrainerOptions(BaseModel, StepOptions):
 
     `StepOptions` declares those that `FP16TrainingConfig` has, too. Those here have other values
     than its fields: None leaves a field to the preset, the pre-flight check or the default.
+    mypy knows those of `StepOptions` as attributes here and of `Settings`, not as keywords.
     """
 
     model_config = ConfigDict(
