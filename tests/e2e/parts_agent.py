@@ -1,109 +1,61 @@
-"""The quick agent's samples for a job of three parts: a critic, an actor, and a temperature.
+"""Trains the job of five parts; its runs are as long and as slow as those of the quick agent.
 
-Copied beside the quick agent by a fixture. It leaves a hash of its weights in the run's folder.
+Copied beside the quick agent by a fixture. It leaves hashes of what a run has made in its folder.
 """
 
-import copy
-import hashlib
 import json
-from collections.abc import MutableMapping
+import time
+from dataclasses import replace
 
-import torch
-from quick_agent import QuickAgent
-from torch import Tensor, nn
+from parts_job import parts_job, trained
+from pydantic import BaseModel
+from quick_agent import QuickAgent, QuickSettings
 
-from infrastructure.agent_contract import (
-    Evaluation,
-    EvaluationReport,
-    Part,
-    Publication,
-    RunContext,
-    Target,
-    TrainingJob,
-)
+from infrastructure.agent_contract import EvaluationReport, Publication, RunContext
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 
 WEIGHTS = "weights.json"
+TOO_STEEP = 1e12  # times the lowest loss scale, 2**-16, it is still far beyond FP16's 65504
 
 
-def _network(inputs: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(inputs, 16), nn.Tanh(), nn.Linear(16, 1))
+class PartsSettings(QuickSettings):
+    """Also how many rounds an epoch has, and which part has gradients that FP16 cannot hold."""
 
-
-class ActorCritic(nn.Module):
-    """A critic of angle and action ``[B, 2]``, an actor that sees the angle ``[B, 1]``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.critic, self.actor = _network(2), _network(1)
-        self.target = copy.deepcopy(self.critic)
-        self.log_alpha = nn.Parameter(torch.tensor(0.0))
-
-    def act(self, angle: Tensor) -> Tensor:
-        return torch.tanh(self.actor(angle)).to(angle.dtype)
-
-    def value(self, angle: Tensor) -> Tensor:
-        return self.critic(torch.cat((angle, self.act(angle)), dim=1))
-
-    def target_value(self, angle: Tensor) -> Tensor:
-        return self.target(torch.cat((angle, self.act(angle)), dim=1))
-
-    def temperature(self) -> Tensor:
-        return self.log_alpha.exp()
-
-
-def _critic_loss(forward, batch, _computed: MutableMapping[str, Tensor]) -> Tensor:
-    with torch.no_grad():
-        value = batch["outputs"] + 0.5 * forward.method("target_value", batch["inputs"])
-    return (forward.method("value", batch["inputs"]) - value).square().mean()
-
-
-def _actor_loss(forward, batch, computed: MutableMapping[str, Tensor]) -> Tensor:
-    action = forward.method("act", batch["inputs"])
-    computed["size"] = action.square().mean()
-    cost = forward.method("temperature").detach() * action.square().mean()
-    return cost - forward.method("value", batch["inputs"]).mean()
-
-
-def _temperature_loss(forward, _batch, computed: MutableMapping[str, Tensor]) -> Tensor:
-    return forward.method("temperature") * (0.3 - computed["size"])
-
-
-def _adam(parameters) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=1e-3, fused=True)
+    rounds_per_epoch: int = 3
+    steep_part: str = ""
 
 
 class PartsAgent(QuickAgent):
-    """Trains an actor-critic; its runs have one seed, so that they can be compared."""
+    """Trains an actor and critics beside a world model."""
 
     name = "parts"
 
-    def build_job(self, context: RunContext, transitions) -> TrainingJob:
-        quick = super().build_job(context, transitions)
-        torch.manual_seed(0)
-        model = ActorCritic()
-        every = {"optimizer": _adam, "every": 2}
+    def settings_model(self) -> type[BaseModel]:
+        return PartsSettings
 
-        def evaluate(forward) -> Evaluation:
-            size = forward.method("temperature").item()
-            return Evaluation(metrics={"size": size}, primary="size", higher_is_better=False)
+    def build_job(self, context: RunContext, transitions) -> OnPolicyJob:
+        del transitions
+        settings = context.settings or PartsSettings()
 
-        return TrainingJob(
-            model=model,
-            parts=[
-                Part(name="critic", trains=["critic"], optimizer=_adam, loss=_critic_loss),
-                Part(name="actor", trains=["actor"], loss=_actor_loss, loss_scale=2.0**20, **every),
-                Part(name="temperature", trains=["log_alpha"], loss=_temperature_loss, **every),
-            ],
-            targets=[Target(module="target", source="critic", tau=0.05)],
-            batches=quick.batches,
-            evaluate=evaluate,
-            epochs=quick.epochs,
+        def reach(place: str, count: int) -> None:
+            if place == "batch":
+                time.sleep(settings.pause_seconds)
+
+        job = parts_job(
+            context,
+            epochs=settings.epochs,
+            rounds=settings.rounds_per_epoch,
+            batches=settings.batches_per_epoch,
+            reach=reach,
         )
+        parts = [_steep(part) if part.name == settings.steep_part else part for part in job.parts]
+        return replace(job, parts=parts)
 
     def publish(self, context: RunContext, model, report: EvaluationReport) -> Publication:
-        digest = hashlib.sha256()
-        for name, weights in sorted(model.state_dict().items()):
-            digest.update(name.encode() + weights.cpu().numpy().tobytes())
-        found = {"sha256": digest.hexdigest(), "steps": report.steps}
+        found = trained(context, model, report)
         (context.run_folder / WEIGHTS).write_text(json.dumps(found))
         return Publication(published=False, reason="a test", metrics=report.evaluation.metrics)
+
+
+def _steep(part):
+    return replace(part, loss=lambda *arguments: TOO_STEEP * part.loss(*arguments))

@@ -30,9 +30,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.e2e.torture.catalogue import FAULTS, Fault
-from tests.e2e.torture.invariants import Snapshot, check_round, weights_of
+from tests.e2e.torture.invariants import Snapshot, Weights, check_round, weights_of
 from tests.e2e.torture.round import SEEDS, Round
-from tests.e2e.torture.service import AGENTS, Reaper, Service
+from tests.e2e.torture.service import AGENTS, ALIKE, WITH_PARTS, Reaper, Service
 from tests.e2e.torture.stage import DATABASES, EXECUTORS, Stage, missing, open_stage
 from tests.preloaded import preload
 
@@ -56,7 +56,7 @@ class Torture:
         self._service: Service | None = None
         self._homes = 0
         self._known: set[str] = set()
-        self._references: dict[tuple[int, str], str] = {}
+        self._references: dict[tuple[bool, int, str], Weights] = {}
         self.played: Counter[str] = Counter()
         self.violations: list[str] = []
 
@@ -91,7 +91,7 @@ class Torture:
         played: Round | None = None
         try:
             service = self._ready_service(number)
-            played = Round(service, rng)
+            played = Round(service, rng, self._options.agent)
             before = Snapshot(service)
             played.start(agent=played.neighbour)
             fault.play(played)
@@ -118,6 +118,7 @@ class Torture:
             print(f"  {problem}")
         again = "".join(f" --kind '{name}'" for name in options.kind or ())
         again += " --quick" * options.quick + " --real-workers" * options.real_workers
+        again += f" --agent {options.agent}" * bool(options.agent)
         again += f" --executor {options.executor} --database {options.database}"
         print(
             f"  repeat: python -m tests.e2e.torture --seed {options.seed} --first {number} "
@@ -146,18 +147,22 @@ class Torture:
 
         Their weights, by seed and precision, are what disturbed runs are compared with.
         """
-        wanted: dict[str, tuple[int, str]] = {}
+        wanted: dict[str, tuple[bool, int, str]] = {}
         if not self._references:
-            keys = ((seed, precision) for precision in ("fp16", "fp32") for seed in SEEDS)
-            for agent, key in zip(sorted(AGENTS, key=lambda n: AGENTS[n]), keys, strict=True):
-                wanted[service.enqueue(agent, key[0])] = key
+            keys = [(False, seed, precision) for precision in ("fp16", "fp32") for seed in SEEDS]
+            agents = sorted(ALIKE, key=lambda name: ALIKE[name])
+            if self._options.agent == WITH_PARTS:
+                keys += [(True, seed, AGENTS[WITH_PARTS]) for seed in SEEDS]
+                agents += [WITH_PARTS] * len(SEEDS)
+            for agent, key in zip(agents, keys, strict=True):
+                wanted[service.enqueue(agent, key[1])] = key
         expected = len(wanted) + 1
         service.wait(
             lambda: [row.state for row in service.rows()] == ["succeeded"] * expected,
             "undisturbed runs",
         )
         for run_id, key in wanted.items():
-            self._references[key] = str(weights_of(service.home / "runs" / run_id)["sha256"])
+            self._references[key] = weights_of(service.home / "runs" / run_id)
         self._known = {row.id for row in service.rows()}
 
     def _end_home(self, *, keep: bool) -> Path | None:
@@ -243,6 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--executor", default="local", choices=EXECUTORS, help="where runs are")
     parser.add_argument("--database", default="sqlite", choices=DATABASES, help="of the daemon")
+    parser.add_argument("--agent", choices=AGENTS, help="the victim of every round")
     parser.add_argument("--kind", action="append", help="play only this kind; may be repeated")
     parser.add_argument("--quick", action="store_true", help="only kinds that take few seconds")
     parser.add_argument(

@@ -14,7 +14,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,12 +35,13 @@ from infrastructure.agent_contract import (
 from infrastructure.files import write_atomically
 
 TRANSITIONS = 48
-EPOCHS, BATCHES = 3, 30
+EPOCHS, BATCHES, ROUNDS = 3, 30, 3
 HOLD_SECONDS = 60.0
 POLL_SECONDS = 0.005
 _IS_WORKER = re.compile("genesis_fp16.worker")
 
 _held_locks = []  # for the life of this process
+_timers = []  # of kills
 
 
 class Plan:
@@ -95,7 +98,19 @@ def _raise(moment, path):
 
 
 def _kill(moment, path):
+    """Leave in the file of the moment what the main thread is doing, and kill the process."""
+    frames = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+    path.write_text("".join(f"{frame.filename} {frame.name}\n" for frame in frames))
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_soon(moment, path):
+    """Kill this process so many seconds later, whatever it does then; the first of several wins."""
+    if _timers:
+        path.unlink()
+        return
+    _timers.append(threading.Timer(moment["seconds"], _kill, (moment, path)))
+    _timers[0].start()
 
 
 def _hang(moment, path):
@@ -147,6 +162,7 @@ ACTIONS = {
     "hold": _hold,
     "raise": _raise,
     "kill": _kill,
+    "kill-soon": _kill_soon,
     "hang": _hang,
     "stop": lambda moment, path: os.kill(os.getpid(), signal.SIGSTOP),
     "exit": lambda moment, path: os._exit(moment.get("code", 0)),
@@ -227,15 +243,19 @@ class TortureAgent:
 
     def publish(self, context: RunContext, model, report: EvaluationReport) -> Publication:
         self._plan.reach("publish", 0)
-        digest = hashlib.sha256()
-        for name, tensor in sorted(model.state_dict().items()):
-            digest.update(name.encode() + tensor.numpy().tobytes())
-        weights = {"sha256": digest.hexdigest(), "steps": report.steps}
+        weights = self.trained(context, model, report)
         write_atomically(context.run_folder / "weights.json", json.dumps(weights))
         self._plan.reach("publish", 1)
         write_atomically(context.agent_folder / "published.json", json.dumps(weights))
         self._plan.reach("publish", 2)
         return Publication(published=True, reason="always", metrics=dict(report.evaluation.metrics))
+
+    def trained(self, context: RunContext, model, report: EvaluationReport) -> dict[str, object]:
+        """A hash of the weights."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(model.state_dict().items()):
+            digest.update(name.encode() + tensor.numpy().tobytes())
+        return {"sha256": digest.hexdigest(), "steps": report.steps}
 
 
 class Oak(TortureAgent):
@@ -260,6 +280,32 @@ class Fir(TortureAgent):
     """The same."""
 
     name = "fir"
+
+
+class Rowan(TortureAgent):
+    """In FP16; its job has five parts, and collects in environments."""
+
+    name = "rowan"
+
+    def build_job(self, context: RunContext, transitions):
+        from parts_job import parts_job
+
+        self._plan.claim()
+        self._plan.reach("build", 0)
+
+        def reach(place: str, count: int) -> None:
+            self._plan.reach(place, count)
+            if place == "batch":
+                self._plan.pace()
+
+        return parts_job(
+            context, epochs=EPOCHS, rounds=ROUNDS, batches=BATCHES // ROUNDS, reach=reach
+        )
+
+    def trained(self, context: RunContext, model, report: EvaluationReport) -> dict[str, object]:
+        from parts_job import trained
+
+        return trained(context, model, report)
 
 
 class Elder(TortureAgent):

@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 
 from infrastructure.files import ABANDONED_SECONDS
-from tests.e2e.torture.round import ENDED, LAST_STEP, Round, TortureRun
-from tests.e2e.torture.service import AGENTS, Row, Service, event_lines
+from tests.e2e.torture.round import BATCHES, ENDED, LAST_STEP, Round, TortureRun
+from tests.e2e.torture.service import AGENTS, WITH_PARTS, Row, Service, event_lines
 
-References = Mapping[tuple[int, str], str]  # seed and precision to the hash of the weights
+Weights = Mapping[str, object]
+References = Mapping[tuple[bool, int, str], Weights]  # with parts?, seed and precision to weights
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}$")
 _BAD_LOG_EVENTS = ("round_failed", "run_handling_failed", "listener_failed", "Traceback")
@@ -63,9 +64,9 @@ class Snapshot:
         self.at = time.time()
 
 
-def weights_of(run_folder: Path) -> dict[str, object]:
-    """What the agent has published."""
-    weights: dict[str, object] = json.loads((run_folder / "weights.json").read_text())
+def weights_of(run_folder: Path) -> Weights:
+    """What the agent has published; with parts, also the state in the last checkpoint."""
+    weights: Weights = json.loads((run_folder / "weights.json").read_text())
     return weights
 
 
@@ -123,8 +124,13 @@ def _check_events(run: TortureRun, row: Row) -> Iterator[str]:
             )
     if row.half_steps != half:
         yield f"the store has {row.half_steps} steps in half precision, its events {half}"
-    if row.state == "succeeded" and not row.steps == last == LAST_STEP:
-        yield f"the store has {row.steps} steps, its events {last}, the job {LAST_STEP}"
+    steps = _last_step(run)
+    if row.state == "succeeded" and not row.steps == last == steps:
+        yield f"the store has {row.steps} steps, its events {last}, the job {steps}"
+
+
+def _last_step(run: TortureRun) -> int:
+    return LAST_STEP.get(run.agent, BATCHES)
 
 
 def _check_weights(run: TortureRun, references: References) -> Iterator[str]:
@@ -133,15 +139,15 @@ def _check_weights(run: TortureRun, references: References) -> Iterator[str]:
     except (OSError, ValueError) as error:
         yield f"has succeeded, but its weights cannot be read: {error}"
         return
-    if weights["steps"] != LAST_STEP:
-        yield f"published after {weights['steps']} of {LAST_STEP} steps"
+    if weights["steps"] != _last_step(run):
+        yield f"published after {weights['steps']} of {_last_step(run)} steps"
     stats = [] if run.events_damaged else run.events("step_stats")
     precisions = {event["precision"] for event in stats}
     if run.events_damaged and not run.precision_changed:
         precisions = {AGENTS[run.agent]}
     if len(precisions) == 1:
-        reference = references.get((run.seed, *precisions))
-        if reference is not None and weights["sha256"] != reference:
+        reference = references.get((run.agent == WITH_PARTS, run.seed, *precisions))
+        if reference is not None and weights != reference:
             yield f"its weights differ from those of an undisturbed run (seed {run.seed})"
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.torture.service import AGENTS, Row, Service, event_lines
+from tests.e2e.torture.service import AGENTS, ALIKE, WITH_PARTS, Row, Service, event_lines
 
 SEEDS = (3, 4)  # of runs: few, so that each has its undisturbed reference
-LAST_STEP = 90  # of an undisturbed run of the agents here
+BATCHES = 90  # of a run of the agents here
+LAST_STEP = {agent: 4 * BATCHES if agent == WITH_PARTS else BATCHES for agent in AGENTS}
 ENDED = frozenset({"succeeded", "failed", "cancelled", "timed_out", "crashed"})
 SUCCEEDED = frozenset({"succeeded"})
 
@@ -83,23 +84,25 @@ class Round:
 
     Args:
         rng: Decides everything that may vary.
+        victim: Agent that the fault is about; None to draw one.
 
     Attributes:
-        victim: Agent that the fault is about.
+        victim: That agent.
         neighbour: Agent of a run that nothing disturbs but a fault of the daemon.
         others: The other agents; at least one is in FP16.
         facts: What was decided and measured, for the printed line.
     """
 
-    def __init__(self, service: Service, rng: random.Random) -> None:
+    def __init__(self, service: Service, rng: random.Random, victim: str | None = None) -> None:
         self.service, self.rng = service, rng
         self.runs: list[TortureRun] = []
         self.facts: list[str] = []
         self.problems: list[str] = []
         self.log_may_hold: list[str] = []
-        names = list(AGENTS)
+        names = list(ALIKE)
         rng.shuffle(names)
-        self.victim = names.pop()
+        drawn = names.pop()
+        self.victim = victim or drawn
         self.neighbour = next(name for name in names if AGENTS[name] == "fp32")
         names.remove(self.neighbour)
         self.others = names
@@ -141,7 +144,7 @@ class Round:
         self.runs.append(run)
         return run
 
-    def step(self, low: int = 5, high: int = LAST_STEP - 5) -> int:
+    def step(self, low: int = 5, high: int = BATCHES - 5) -> int:
         """A step at which something happens."""
         return self.rng.randint(low, high)
 

@@ -29,7 +29,9 @@ from tests.patience import crowding
 from tests.preloaded import adopt_orphans, fork_daemon
 
 SCHEDULED = "yew"  # the agent that is due at times; the others run when asked
-AGENTS = {"oak": "fp32", "elm": "fp32", "ash": "fp16", "fir": "fp16"}  # name to precision
+WITH_PARTS = "rowan"  # its job has five parts; played on request alone
+ALIKE = {"oak": "fp32", "elm": "fp32", "ash": "fp16", "fir": "fp16"}  # name to precision
+AGENTS = {**ALIKE, WITH_PARTS: "fp16"}
 AGENT_DISTRIBUTION = "torture-agent"
 LATE = "elder"  # an agent that is installed while the daemon serves
 STOP_SECONDS = 2.0
@@ -102,6 +104,7 @@ class Service:
         self._site, self._versions = folder / "site", 0
         self._site.mkdir()
         shutil.copy(Path(__file__).with_name("agent.py"), self._site / "torture_agent.py")
+        shutil.copy(Path(__file__).parents[1] / "parts_job.py", self._site)
         self.install(AGENT_DISTRIBUTION, *AGENTS, SCHEDULED)
         self.port = 0
         self._environment = {

@@ -5,9 +5,28 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from tests.e2e.torture.catalogue import fault
-from tests.e2e.torture.round import Round, moment
+from tests.e2e.torture.round import BATCHES, ENDED, Round, TortureRun, moment
+from tests.e2e.torture.service import WITH_PARTS, Row
+
+_KILLS = ("kill-soon",) * 10 + ("crash-in-write",) * 5 + ("hold",) * 5  # the last of daemons
+_STEPS_OF_ENVIRONMENTS = 54  # with the policy, in a run with parts
+_IN_STEP = ("critic_a", "critic_b", "actor", "temperature")
+_PHASE_AT = {"act": "collection", "evaluate": "evaluation", "publish": "publication"}  # by place
+_PHASE_IN_STACK = {  # by what is in a stack
+    " publish\n": "publication",
+    " write_checkpoint\n": "a checkpoint's write",
+    "evaluations.py": "evaluation",
+    "environment_rounds.py": "collection",
+    " train_batch\n": "step",
+    "prepare.py": "resuming",
+}
 
 
 def _restart(r: Round) -> None:
@@ -102,6 +121,71 @@ def daemon_killed_anywhere(r: Round) -> None:
         r.sleep(0.0, 1.2)
         r.service.end(signal.SIGKILL)
         r.service.start()
+
+
+@fault("killed 20 times")
+def killed_often(r: Round) -> None:
+    """The worker at 15 places of a run, and its daemon at 5; more runs if one misses some."""
+    _configure_retries(r, attempts=1 + len(_KILLS), backoff_seconds=0.001)
+    killed: list[str] = []
+    while (left := len(_KILLS) - len(killed)) > 0:
+        moments = [_killing_moment(r, do) for do in r.rng.sample(_KILLS, left)]
+        run = r.start(*moments, pace_seconds=0.002)
+        killed += _kill_daemons(r, run, [m for m in moments if m["do"] == "hold"])
+        paths = [run.plan / planned["name"] for planned in moments]
+        stacks = [path.read_text() for path in paths if path.exists()]
+        workers = [_phase(stack) for stack in stacks if stack]
+        run.attempts = range(1 + len(workers), 2 + len(_KILLS))
+        killed += workers
+    counted = sorted(Counter(killed).items())
+    r.note(f"{len(killed)} kills, {', '.join(f'{count} in {what}' for what, count in counted)}")
+    r.until_ended()
+    _configure_retries(r, attempts=4, backoff_seconds=0.05)
+
+
+def _configure_retries(r: Round, *, attempts: int, backoff_seconds: float) -> None:
+    r.service.configure(
+        GENESIS_MAX_ATTEMPTS=attempts, GENESIS_RETRY_BACKOFF_SECONDS=backoff_seconds
+    )
+    _restart_after(r, r.service.end())
+
+
+def _killing_moment(r: Round, do: str) -> dict[str, Any]:
+    """A place of the victim's run, and what is done there."""
+    batch = r.rng.randrange(BATCHES)
+    places = [("batch", batch), ("evaluate", 0), ("publish", r.rng.randrange(3))]
+    if r.victim == WITH_PARTS:
+        acted = batch * _STEPS_OF_ENVIRONMENTS // BATCHES
+        places += [(r.rng.choice(_IN_STEP), batch - batch % 2), ("act", acted)]
+    return moment(
+        *r.rng.choice(places), do, seconds=r.rng.uniform(0.0, 0.01), calls=r.rng.randint(1, 14)
+    )
+
+
+def _kill_daemons(r: Round, run: TortureRun, holds: list[dict[str, Any]]) -> list[str]:
+    """Kill a daemon whenever the worker holds, until the run has ended; what the run was at."""
+    places = {run.plan / planned["name"]: planned["place"] for planned in holds}
+    killed: list[str] = []
+    while (row := r.row(run)).state not in ENDED:
+        for path in [path for path in places if path.exists()]:
+            killed.append(f"{_PHASE_AT.get(places.pop(path), 'step')} (the daemon's)")
+            r.service.end(signal.SIGKILL)
+            path.with_name(f"{path.name}.go").touch()
+            _restart(r)
+        changed = partial(_has_changed, r, run, row, places)
+        r.wait(changed, "the run to go on")
+    return killed
+
+
+def _has_changed(r: Round, run: TortureRun, row: Row, places: Iterable[Path]) -> bool:
+    """Whether *run* is no longer as *row* has it, or its worker has reached one of *places*."""
+    return r.row(run) != row or any(path.exists() for path in places)
+
+
+def _phase(stack: str) -> str:
+    """What a process was at when it was killed, by the *stack* of its main thread."""
+    inside = (phase for mark, phase in _PHASE_IN_STACK.items() if mark in stack)
+    return next(inside, f"{stack.rsplit(maxsplit=1)[-1]}()")
 
 
 @fault("daemon killed at one of its commits", quick=True, forked=True)
