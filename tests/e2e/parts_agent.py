@@ -22,6 +22,7 @@ class PartsSettings(QuickSettings):
     """Also how many rounds an epoch has, and which part has gradients that FP16 cannot hold."""
 
     rounds_per_epoch: int = 3
+    act_seconds: float = 0.0  # before each step of the environments
     steep_part: str = ""
 
 
@@ -40,6 +41,8 @@ class PartsAgent(QuickAgent):
         def reach(place: str, count: int) -> None:
             if place == "batch":
                 time.sleep(settings.pause_seconds)
+            elif place == "act":
+                time.sleep(settings.act_seconds)
 
         job = parts_job(
             context,

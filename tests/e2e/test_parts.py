@@ -1,21 +1,28 @@
-"""An agent whose job has three parts: each is seen by itself, all change precision together."""
+"""An agent whose job has five parts: each is seen by itself, all change precision together."""
 
 import json
 import math
 import shutil
+import signal
+import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from benchmarks.measuring.ports import free_port
+from genesis_fp16.settings import Settings
+from genesis_fp16.store import Store
 from tests.e2e.page.browser import Browser, missing_program
 from tests.e2e.page.site import TOKEN
 from tests.patience import crowding, wait_until
 
 pytestmark = pytest.mark.e2e
 
-PARTS = ("critic", "actor", "temperature")
+PARTS = ("world-model", "critic-a", "critic-b", "actor", "temperature")
+EVERY_BATCH, EVERY_SECOND_BATCH = PARTS[:3], PARTS[3:]
+STEPS_OF_BATCH = 4  # on average
 WEIGHTS = "weights.json"
 DEADLINE_SECONDS = 2.0
 
@@ -24,26 +31,23 @@ DEADLINE_SECONDS = 2.0
 def plugin(tmp_path_factory: pytest.TempPathFactory, quick_plugin: Path) -> Path:
     """The agent with parts, installed alone; it is made of the quick agent."""
     folder = shutil.copytree(quick_plugin, tmp_path_factory.mktemp("parts") / "plugin")
-    shutil.copy(Path(__file__).with_name("parts_agent.py"), folder)
+    for module in ("parts_agent.py", "parts_job.py"):
+        shutil.copy(Path(__file__).with_name(module), folder)
     entry_points = folder / "quick_agent-1.0.dist-info" / "entry_points.txt"
     entry_points.write_text("[genesis.agents]\nparts = parts_agent:PartsAgent\n")
     return folder
 
 
-def begin(daemon, *, epochs: int, batches: int, pause: float):
-    """Let *daemon* train in FP16, again and again; overflows come and go."""
+def begin(daemon, **settings: object):
+    """Start *daemon*, whose agent has these settings and trains in FP16; overflows come and go."""
     daemon.configure(
         ENABLE_FP16_TRAINING="true",
         GENESIS_CPU_HALF="true",
-        GENESIS_BASELINE_INTERVAL_STEPS=0,
         GENESIS_BASELINE_EVERY_RUNS=0,
-        GENESIS_GUARD_ENABLED="false",
         FP16_LOSS_SCALE=2.0**24,
         FP16_GROWTH_INTERVAL=50,
-        GENESIS_AGENTS__PARTS__SCHEDULE='"every 1s"',
-        GENESIS_AGENTS__PARTS__SETTINGS__EPOCHS=epochs,
-        GENESIS_AGENTS__PARTS__SETTINGS__BATCHES_PER_EPOCH=batches,
-        GENESIS_AGENTS__PARTS__SETTINGS__PAUSE_SECONDS=pause,
+        GENESIS_AGENTS__PARTS__SCHEDULE='"every 9d"',
+        **{f"GENESIS_AGENTS__PARTS__SETTINGS__{name}": value for name, value in settings.items()},
     )
     return daemon.start()
 
@@ -54,10 +58,16 @@ def training(tmp_path_factory: pytest.TempPathFactory, daemon_class, plugin: Pat
     daemon = daemon_class(tmp_path_factory.mktemp("training") / "daemon", python_path=plugin)
     try:
         daemon.configure(GENESIS_API_PORT=free_port(), GENESIS_API_TOKEN=TOKEN)
-        begin(daemon, epochs=1_000_000, batches=200, pause=0.02)
+        daemon.configure(GENESIS_GUARD_ENABLED="false")
+        begin(daemon, EPOCHS=1_000_000, BATCHES_PER_EPOCH=200, PAUSE_SECONDS=0.02)
         overflows = "genesis_part_overflow_steps_total"
-        for part in ("critic", "actor"):
+        for part in ("critic-a", "actor"):
             daemon.wait_for(lambda part=part: of(daemon, overflows, part) > 3, f"{part} overflow")
+        for part in PARTS:
+            daemon.wait_for(
+                lambda part=part: math.isfinite(of(daemon, "genesis_part_grad_norm", part)),
+                f"to apply a step of {part}",
+            )
         yield daemon
     finally:
         daemon.clean_up()
@@ -72,7 +82,8 @@ def test_the_metrics_tell_parts_apart(training) -> None:
     steps = {
         part: metrics.value("genesis_part_steps_total", agent="parts", part=part) for part in PARTS
     }
-    assert steps["actor"] == steps["temperature"] == pytest.approx(steps["critic"] / 2, abs=1)
+    assert len({steps[part] for part in EVERY_BATCH}) == 1
+    assert steps["actor"] == steps["temperature"] == (steps["critic-a"] + 1) // 2
     assert sum(steps.values()) == metrics.value("genesis_training_steps_total", agent="parts")
     scales = [metrics.value("genesis_part_loss_scale", agent="parts", part=part) for part in PARTS]
     assert min(scales) == metrics.value("genesis_fp16_loss_scale", agent="parts") > 1
@@ -85,7 +96,7 @@ def test_a_run_is_shown_with_its_parts(training) -> None:
     [run] = training.json("runs")
     shown = training.json("runs", "show", run["id"])["parts"]
     assert tuple(shown) == PARTS
-    assert shown["critic"]["overflows"] > 3
+    assert shown["critic-a"]["overflows"] > 3
     printed = training.cli("runs", "show", run["id"]).stdout
     rows = [line.split() for line in printed.splitlines()]
     assert [row[0] for row in rows if row and row[0] in PARTS] == list(PARTS)
@@ -111,63 +122,132 @@ def test_the_page_has_a_table_and_a_line_for_each_part(
         browser.close()
 
 
-def test_all_parts_change_precision_at_one_boundary(training) -> None:
+def read_api(daemon, path: str):
+    """What the API answers to a program with the token."""
+    url = f"http://127.0.0.1:{daemon.settings['GENESIS_API_PORT']}/api/{path}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def flip(daemon, flag: str, *, scale_is_one: bool) -> None:
+    """Write the *flag*, and wait until the loss scale of every part tells that it is obeyed."""
     scales = "genesis_part_loss_scale"
-    done = training.cli("precision", "set", "fp32", "--agent", "parts", "--reason", "odd")
-    assert done.returncode == 0, done.stdout + done.stderr
-    seconds = training.wait_for(
-        lambda: all(of(training, scales, part) == 1 for part in PARTS), "to be in FP32"
+    daemon.configure(ENABLE_FP16_TRAINING=flag)
+    seconds = daemon.wait_for(
+        lambda: all((of(daemon, scales, part) == 1) == scale_is_one for part in PARTS),
+        f"to obey {flag}",
     )
     assert seconds < DEADLINE_SECONDS * crowding()
+
+
+def test_all_parts_change_precision_at_one_boundary(training) -> None:
+    flip(training, "false", scale_is_one=True)
+    assert effective(training) == [("fp32", "flag")]
     [changed] = [e for e in training.events("precision_changed") if e.step > 0]
-    assert changed.state.effective == "fp32"
-    statistics = training.events("step_stats")
-    assert sum(event.fp16 for event in statistics) == changed.step, "no part went on in FP16"
-    critic, actor, temperature = (
-        sum(
-            p.attempted
-            for e in statistics
-            if e.step <= changed.step
-            for p in e.parts
-            if p.name == n
-        )
-        for n in PARTS
-    )
-    assert actor == temperature == (critic + 1) // 2, "all have taken their steps of the last batch"
-    done = training.cli("precision", "clear", "--agent", "parts", "--reason", "it was the data")
-    assert done.returncode == 0, done.stdout + done.stderr
-    training.wait_for(
-        lambda: all(of(training, scales, part) > 1 for part in PARTS), "to be in FP16"
-    )
+    assert (changed.state.effective, changed.state.reason) == ("fp32", "flag")
+    before = [e for e in training.events("step_stats") if e.step <= changed.step]
+    after = [e for e in training.events("step_stats") if e.step > changed.step]
+    assert {e.precision for e in before} == {"fp16"}
+    assert {e.precision for e in after} == {"fp32"}
+    assert {p.loss_scale for e in after for p in e.parts} == {1}
+    attempted = {
+        name: sum(p.attempted for e in before for p in e.parts if p.name == name) for name in PARTS
+    }
+    batches = attempted["world-model"]
+    assert all(attempted[part] == batches for part in EVERY_BATCH)
+    assert all(attempted[part] == (batches + 1) // 2 for part in EVERY_SECOND_BATCH)
+
+    flip(training, "true", scale_is_one=False)
+    assert effective(training) == [("fp16", "default")]
     assert len(training.events("started")) == 1
+    [run] = training.json("runs")
+    assert tuple(read_api(training, f"runs/{run['id']}")["parts"]) == PARTS
+
+
+def effective(daemon) -> list[tuple[str, str]]:
+    labels = daemon.metrics().labels("genesis_precision_info", agent="parts")
+    return [(shown["effective"], shown["reason"]) for shown in labels]
+
+
+def test_a_flag_that_changes_while_a_round_is_collected_holds_for_its_batches(
+    make_daemon, plugin: Path
+) -> None:
+    """Nearly all the time goes into the steps of the environments."""
+    daemon = begin(
+        make_daemon(python_path=plugin), EPOCHS=1_000_000, BATCHES_PER_EPOCH=4, ACT_SECONDS=0.1
+    )
+    steps_of_round = 4 * STEPS_OF_BATCH
+    daemon.wait_for(lambda: daemon.events("step_stats"), "to train")
+    for flag, precision in (("false", "fp32"), ("true", "fp16")):
+        flip(daemon, flag, scale_is_one=flag == "false")
+        changed = daemon.events("precision_changed")[-1]
+        assert changed.state.effective == precision
+        assert changed.step % steps_of_round == 0, "in the middle of a round"
+        later = [e for e in daemon.events("step_stats") if e.step > changed.step]
+        assert {e.precision for e in later} == {precision}
 
 
 def test_a_killed_run_ends_as_an_undisturbed_one(make_daemon, plugin: Path) -> None:
-    daemon = begin(make_daemon(python_path=plugin), epochs=4, batches=100, pause=0.01)
-    steps = 4 * 100 * 2  # those of actor and temperature are half as many as the critic's
+    """Worker and daemon killed, and the daemon told to stop, at moments of one run."""
+    daemon = make_daemon(python_path=plugin)
+    daemon.configure(GENESIS_CHECKPOINT_INTERVAL_SECONDS=0.1)
+    begin(daemon, EPOCHS=3, BATCHES_PER_EPOCH=10, PAUSE_SECONDS=0.01)
+    steps = 3 * 3 * 10 * STEPS_OF_BATCH
 
-    def weights(run: dict[str, object]) -> dict[str, object]:
-        """What *run* has trained, once it has ended."""
-        daemon.wait_for(
-            lambda: daemon.json("runs", "show", run["id"])["state"] == "succeeded", "to end a run"
-        )
-        return json.loads((daemon.home / "runs" / run["id"] / WEIGHTS).read_text())
-
-    def is_in_the_middle() -> bool:
-        """Whether the newest attempt has written a checkpoint, and has far to go."""
-        saved, started = daemon.events("checkpoint_saved"), daemon.events("started")
-        return bool(saved) and saved[-1].time > started[-1].time and saved[-1].step < steps * 3 / 4
+    def made(run_id: str) -> dict[str, object]:
+        """What the run has made, once it has ended."""
+        path = daemon.home / "runs" / run_id / WEIGHTS
+        daemon.wait_for(path.exists, "to end a run")
+        return json.loads(path.read_text())
 
     daemon.wait_for(lambda: daemon.events("finished"), "to end a run")
-    undisturbed = weights(daemon.json("runs")[-1])
+    [first] = daemon.json("runs")
+    undisturbed = made(first["id"])
     assert undisturbed["steps"] == steps
-    daemon.wait_for(is_in_the_middle, "to checkpoint another run")
-    daemon.worker().kill()
-    daemon.wait_for(lambda: daemon.events("resumed"), "to resume")
-    assert 0 < daemon.events("resumed")[-1].step < steps
-    [killed] = [
-        run
-        for run in daemon.json("runs")
-        if len(daemon.json("runs", "show", run["id"])["attempts"]) == 2
-    ]
-    assert weights(killed) == undisturbed
+    with closing(Store.open(Settings(home=daemon.home))) as store:
+        earlier_runs = 1
+        disturbed = store.enqueue("parts", first_seed=first["seed"] - earlier_runs).id
+
+    for attempts in (2, 3, 4):
+        daemon.wait_for(lambda n=attempts: len(daemon.events("started")) == n, "to go on")
+        reached = max((event.step for event in daemon.events("resumed")), default=0)
+        begun = daemon.events("started")[-1].time
+        daemon.wait_for(
+            lambda begun=begun, reached=reached: any(
+                e.time > begun and e.step > reached for e in daemon.events("checkpoint_saved")
+            ),
+            "to checkpoint further steps",
+        )
+        if attempts == 2:
+            daemon.worker().kill()
+        elif attempts == 3:
+            daemon.kill9()
+            wait_until(lambda: daemon.worker() is None, "the orphan to end")
+            daemon.start()
+        else:
+            assert daemon.stop(signal.SIGTERM)[0] == 0
+            daemon.start()
+    assert made(disturbed) == undisturbed
+    resumed = [event.step for event in daemon.events("resumed")]
+    assert 0 < resumed[0] < resumed[1] < resumed[2] < steps
+
+
+def test_the_guard_rolls_back_all_parts_and_names_the_one_that_overflows(
+    make_daemon, plugin: Path
+) -> None:
+    daemon = make_daemon(python_path=plugin)
+    begin(daemon, EPOCHS=1_000_000, BATCHES_PER_EPOCH=20, STEEP_PART="critic-b")
+    daemon.wait_for(lambda: effective(daemon) == [("fp32", "guard")], "to roll back")
+    [trip] = daemon.metrics().labels("genesis_guard_trips_total")
+    assert trip["agent"] == "parts"
+    [bundle] = daemon.home.glob("guard/parts/*.json")
+    evidence = json.loads(bundle.read_text())
+    assert evidence["numbers"]["part"] == "critic-b"
+    assert "part critic-b" in daemon.cli("precision", "explain", "parts").stdout
+    for part in PARTS:
+        before = of(daemon, "genesis_part_steps_total", part)
+        daemon.wait_for(
+            lambda p=part, b=before: of(daemon, "genesis_part_steps_total", p) > b + 20,
+            f"to train {part} on in FP32",
+        )
