@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from infrastructure.events import PrecisionState, SetPrecision
-from infrastructure.events.event import BaseEvent, Notice, StepStats
+from infrastructure.events.event import BaseEvent, Notice, PartStats, StepStats
 from infrastructure.training.checkpoints import CheckpointFolder
 from infrastructure.training.parts import PartsTrainer, Trainer
 from infrastructure.training.precision import Precision
@@ -74,17 +74,19 @@ class DivergenceHandler:
         """
         config = self._trainer.config
         actions: list[SetPrecision | RestoreWeights] = []
-        at_floor = stats.precision == "fp16" and any(
-            part.overflow and part.loss_scale <= config.min_loss_scale
+        at_floor = [
+            f" of part {part.name!r}" if isinstance(part, PartStats) else ""
             for part in stats.parts or (stats,)
-        )
-        if at_floor and config.floor_policy != "skip":
+            if part.overflow and part.loss_scale <= config.min_loss_scale
+        ]
+        if at_floor and stats.precision == "fp16" and config.floor_policy != "skip":
+            gradients = f"gradients{at_floor[0]}"
             if config.floor_policy == "halt":
                 raise TrainingDivergedError(
-                    f"gradients overflow with the loss scale at its floor, {stats.loss_scale:g}",
+                    f"{gradients} overflow with the loss scale at its floor, {stats.loss_scale:g}",
                     "train in FP32, or fix the cause of the infinite gradients",
                 )
-            event = "gradients still overflow: training continues in FP32"
+            event = f"{gradients} still overflow: training continues in FP32"
             self._emit(Notice.warning("loss_scale_floor", event))
             requested = self._trainer.precision_state.requested
             fp32 = PrecisionState(requested=requested, effective="fp32", reason="floor_policy")

@@ -101,7 +101,7 @@ class Round:
         self.log_may_hold: list[str] = []
         names = list(ALIKE)
         rng.shuffle(names)
-        drawn = names.pop()
+        drawn, self._asked_for = names.pop(), () if victim is None else (victim,)
         self.victim = victim or drawn
         self.neighbour = next(name for name in names if AGENTS[name] == "fp32")
         names.remove(self.neighbour)
@@ -232,8 +232,9 @@ class Round:
         return self.service.row(run.id)
 
     def in_half(self) -> str:
-        """An agent in FP16 beside neighbour and victim."""
-        return next(name for name in self.others if AGENTS[name] == "fp16")
+        """An agent in FP16 beside neighbour and victim, or the victim that was asked for."""
+        free = [name for name in self._asked_for if all(run.agent != name for run in self.runs)]
+        return next(name for name in (*free, *self.others) if AGENTS[name] == "fp16")
 
     def sleep(self, low: float, high: float) -> None:
         """Wait a moment whose length the seed decides."""
