@@ -242,8 +242,8 @@ def small_files_damaged(r: Round) -> None:
 @fault("disk full", quick=True, disk=True)
 def disk_full(r: Round) -> None:
     """The run waits and goes on; the flag is obeyed meanwhile."""
-    hold = moment("batch", r.step(2, 8), "hold")
-    run = r.start(hold, agent=r.in_half(), pace_seconds=0.25)  # within the first epoch
+    hold = moment("batch", r.step(1, 2), "hold")
+    run = r.start(hold, agent=r.in_half(), pace_seconds=0.45)  # within the first round
     r.until_reached(run)
     run.attempts, run.events_damaged = {1}, True  # an event may not fit on the disk
     r.service.prepare(ENABLE_FP16_TRAINING="false")
