@@ -19,13 +19,14 @@ _KILLS = ("kill-soon",) * 10 + ("crash-in-write",) * 5 + ("hold",) * 5  # the la
 _STEPS_OF_ENVIRONMENTS = 54  # with the policy, in a run with parts
 _IN_STEP = ("critic_a", "critic_b", "actor", "temperature")
 _PHASE_AT = {"act": "collection", "evaluate": "evaluation", "publish": "publication"}  # by place
-_PHASE_IN_STACK = {  # by what is in a stack
+_PHASE_IN_STACK = {  # by what is in a stack; the first that is there
     " publish\n": "publication",
     " write_checkpoint\n": "a checkpoint's write",
     "evaluations.py": "evaluation",
     "environment_rounds.py": "collection",
     " train_batch\n": "step",
-    "prepare.py": "resuming",
+    "loop/run.py run\n": "work between steps",
+    "worker/tasks.py train\n": "start",
 }
 
 
@@ -184,8 +185,7 @@ def _has_changed(r: Round, run: TortureRun, row: Row, places: Iterable[Path]) ->
 
 def _phase(stack: str) -> str:
     """What a process was at when it was killed, by the *stack* of its main thread."""
-    inside = (phase for mark, phase in _PHASE_IN_STACK.items() if mark in stack)
-    return next(inside, f"{stack.rsplit(maxsplit=1)[-1]}()")
+    return next((phase for mark, phase in _PHASE_IN_STACK.items() if mark in stack), "end")
 
 
 @fault("daemon killed at one of its commits", quick=True, forked=True)
