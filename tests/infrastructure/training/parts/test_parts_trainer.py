@@ -308,3 +308,52 @@ def test_parts_in_another_order_do_not_resume():
     state = trainer_of(parts=[PARTS[1], PARTS[0]]).state_dict()
     with pytest.raises(ValueError, match=r"actor, critic.*critic, actor"):
         trainer_of(parts=PARTS[:2]).load_state_dict(state)
+
+
+class NormedCritic(nn.Module):
+    """An actor beside a critic with batch norm and spectral norm, whose buffers it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = nn.Linear(4, 2)
+        first = nn.utils.parametrizations.spectral_norm(nn.Linear(2, 8))
+        self.critic = nn.Sequential(first, nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        return self.critic(self.actor(x))
+
+
+@pytest.mark.parametrize("host_decides", [True, False])
+@pytest.mark.parametrize("bad", [torch.nan, 1e20])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_skipped_step_restores_buffers_of_the_modules_of_other_parts(
+    precision, bad, host_decides
+):
+    """The actor's loss runs the critic, so its skipped step has changed the critic's buffers."""
+    torch.manual_seed(0)
+    model = NormedCritic()
+    before: list[dict[str, torch.Tensor]] = []
+
+    def actor(forward, batch, _computed):
+        before.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+        value = forward.method("value", batch["observation"] * batch["fault"])
+        return (value * batch["fault"] ** 2).mean()
+
+    def critic(forward, batch, _computed):
+        return (forward.method("value", batch["observation"]) - batch["reward"]).square().mean()
+
+    parts = [
+        Part(name="critic", trains=["critic"], optimizer=adamw, loss=critic),
+        Part(name="actor", trains=["actor"], optimizer=adamw, loss=actor),
+    ]
+    ours = trainer_of(precision, model, parts, ())
+    for member in ours.parts.values():
+        member.trainer._buffers.host_decides = host_decides
+    for index, batch in enumerate(batches(8, bad=100)):
+        is_bad = index % 2 == 1
+        ours.train_batch(batch | {"fault": torch.tensor(bad if is_bad else 1.0)})
+        kept = [torch.equal(now, before[-1][name]) for name, now in model.named_buffers()]
+        assert all(kept) == any(kept[:3]) == is_bad, kept
+    skipped = {name: part.trainer.get_stats() for name, part in ours.parts.items()}
+    assert skipped["critic"]["applied_steps"] == 8
+    assert skipped["actor"]["applied_steps"] == 4
