@@ -139,11 +139,14 @@ class AgentObserver:
         self._recent.append(stats)
         losses, limit = stats.consecutive_nonfinite_losses, settings.guard_nonfinite_losses
         if losses >= limit:
-            return Detection(
-                trigger=Trigger.NONFINITE_LOSS,
-                summary=f"{losses} losses in a row were not finite in {stats.precision}; "
-                f"the limit is {limit}",
-                numbers={"consecutive": losses, "limit": limit},
+            return _of_part(
+                ", ".join(stats.parts_with_nonfinite_losses(limit)),
+                Detection(
+                    trigger=Trigger.NONFINITE_LOSS,
+                    summary=f"{losses} losses in a row were not finite in {stats.precision}; "
+                    f"the limit is {limit}",
+                    numbers={"consecutive": losses, "limit": limit},
+                ),
             )
         return self._overflows.add(stats, settings, on_probation=on_probation)
 
@@ -265,11 +268,8 @@ class JobOverflowDetector:
         found = None
         for name, steps in counted.items():
             detection = self._detectors[name].add(steps, settings, on_probation=on_probation)
-            if detection is not None and name:
-                summary = f"part {name}: {detection.summary}"
-                numbers = {**detection.numbers, "part": name}
-                detection = replace(detection, summary=summary, numbers=numbers)
-            found = found or detection
+            if detection is not None:
+                found = found or _of_part(name, detection)
         return found
 
     def _new(self) -> OverflowDetector:
@@ -277,6 +277,14 @@ class JobOverflowDetector:
         if self._begun is not None:
             detector.begin(*self._begun)
         return detector
+
+
+def _of_part(name: str, detection: Detection) -> Detection:
+    """*detection*, which names the part *name*; unchanged if the job has no parts."""
+    if not name:
+        return detection
+    summary, numbers = f"part {name}: {detection.summary}", {**detection.numbers, "part": name}
+    return replace(detection, summary=summary, numbers=numbers)
 
 
 def _steps_of(part: PartStats, stats: StepStats) -> StepStats:

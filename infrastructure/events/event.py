@@ -88,6 +88,8 @@ class PartStats(BaseModel):
     Attributes:
         name: The part.
         attempted, overflow, nonfinite_loss: Its steps, and those of these outcomes.
+        consecutive_nonfinite_losses: Number of its steps in a row, up to now, whose loss was not
+            finite.
         loss: Mean finite loss of these steps; None if none was finite.
         grad_norm: Last finite gradient norm, unscaled, before clipping.
         loss_scale: Its loss scale now; 1 outside FP16.
@@ -98,6 +100,7 @@ class PartStats(BaseModel):
     attempted: Increment[StoredCount] = 0
     overflow: Increment[StoredCount] = 0
     nonfinite_loss: Increment[StoredCount] = 0
+    consecutive_nonfinite_losses: StoredCount = 0
     loss: AnyNumber | None = None
     grad_norm: AnyNumber | None = None
     loss_scale: Amount = 1.0
@@ -111,6 +114,9 @@ class PartStats(BaseModel):
             (part.loss, part.attempted - part.nonfinite_loss) for part in (self, later)
         )
         changes["grad_norm"] = self.grad_norm if later.grad_norm is None else later.grad_norm
+        changes["consecutive_nonfinite_losses"] = max(
+            part.consecutive_nonfinite_losses for part in (self, later)
+        )
         return later.model_copy(update=changes)
 
 
@@ -166,6 +172,10 @@ class StepStats(BaseEvent):
     def attempted_in_half(self) -> int:
         """Optimizer steps attempted, if a half precision is in force now; else 0."""
         return 0 if self.precision == "fp32" else self.attempted
+
+    def parts_with_nonfinite_losses(self, in_a_row: int) -> tuple[str, ...]:
+        """Names of the parts of which so many losses *in_a_row*, or more, were not finite."""
+        return tuple(p.name for p in self.parts if p.consecutive_nonfinite_losses >= in_a_row)
 
     def merged_with(self, later: StepStats) -> StepStats:
         """Combine two consecutive events into one: increments add up, the rest is *later*'s.

@@ -74,7 +74,7 @@ def _execute(training: Training, action: Command | RestoreWeights) -> None:
         reporter.exclude(time.monotonic() - begun)
     elif isinstance(action, RestoreWeights):
         reporter.report(progress.epoch)  # the losses before do not count again
-        training.divergence.restore_weights(action.losses)
+        training.divergence.restore_weights(action)
         training.rounds.synchronize()
     else:
         _stop(training)

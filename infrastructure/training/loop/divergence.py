@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from infrastructure.events import PrecisionState, SetPrecision
@@ -31,9 +31,16 @@ class RestoreWeights:
 
     Attributes:
         losses: Number of non-finite losses in a row.
+        parts: Names of the parts that had them, if the job has several.
     """
 
     losses: int
+    parts: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """What has happened, for a person."""
+        return f"{self.losses} losses in a row{_of_parts(self.parts)} were not finite"
 
 
 class DivergenceHandler:
@@ -75,24 +82,27 @@ class DivergenceHandler:
         config = self._trainer.config
         actions: list[SetPrecision | RestoreWeights] = []
         at_floor = [
-            f" of part {part.name!r}" if isinstance(part, PartStats) else ""
+            part
             for part in stats.parts or (stats,)
             if part.overflow and part.loss_scale <= config.min_loss_scale
         ]
         if at_floor and stats.precision == "fp16" and config.floor_policy != "skip":
-            gradients = f"gradients{at_floor[0]}"
+            whose = _of_parts([part.name for part in at_floor if isinstance(part, PartStats)])
             if config.floor_policy == "halt":
                 raise TrainingDivergedError(
-                    f"{gradients} overflow with the loss scale at its floor, {stats.loss_scale:g}",
+                    f"gradients{whose} overflow with the loss scale at its floor, "
+                    f"{stats.loss_scale:g}",
                     "train in FP32, or fix the cause of the infinite gradients",
                 )
-            event = f"{gradients} still overflow: training continues in FP32"
+            event = f"gradients{whose} still overflow: training continues in FP32"
             self._emit(Notice.warning("loss_scale_floor", event))
             requested = self._trainer.precision_state.requested
             fp32 = PrecisionState(requested=requested, effective="fp32", reason="floor_policy")
             actions.append(SetPrecision(state=fp32))
-        if stats.consecutive_nonfinite_losses >= config.nonfinite_loss_patience:
-            actions.append(RestoreWeights(losses=stats.consecutive_nonfinite_losses))
+        losses, patience = stats.consecutive_nonfinite_losses, config.nonfinite_loss_patience
+        if losses >= patience:
+            parts = stats.parts_with_nonfinite_losses(patience)
+            actions.append(RestoreWeights(losses=losses, parts=parts))
         return actions
 
     def require_progress(self) -> None:
@@ -119,15 +129,15 @@ class DivergenceHandler:
                 in_fp32=self._made_in_fp32(1),
             )
 
-    def restore_weights(self, losses: int) -> None:
+    def restore_weights(self, why: RestoreWeights) -> None:
         """Restore the weights of the last good checkpoint and continue with the next batch.
 
         Raises:
             TrainingDivergedError: There is no such checkpoint, or it was restored before.
         """
-        event = f"{losses} losses in a row were not finite"
+        event = why.reason
         remedy = "look for NaN or extreme values in the data, or lower the learning rate"
-        in_fp32 = self._made_in_fp32(losses)
+        in_fp32 = self._made_in_fp32(why.losses)
         if self._restored_step is not None:
             raise TrainingDivergedError(
                 f"{event}, again after the weights of step {self._restored_step} were restored",
@@ -149,3 +159,10 @@ class DivergenceHandler:
         self._restored_step = state["record"]["training_steps"]
         restored = f"{event}; restored the weights of {path}"
         self._emit(Notice.warning("weights_restored", restored))
+
+
+def _of_parts(names: Sequence[str]) -> str:
+    """``" of part 'critic'"``; empty without *names*."""
+    if not names:
+        return ""
+    return f" of part{'s' * (len(names) > 1)} {' and '.join(map(repr, names))}"

@@ -130,6 +130,7 @@ class StatsReporter:
             attempted=attempted,
             overflow=overflow,
             nonfinite_loss=nonfinite,
+            consecutive_nonfinite_losses=reading.consecutive_nonfinite_losses,
             loss=_finite(reading.loss),
             grad_norm=_finite(reading.grad_norm),
             loss_scale=reading.loss_scale,

@@ -449,6 +449,16 @@ def test_a_storm_of_one_part_is_seen_among_the_steps_of_all(observer, stats) -> 
     assert found.numbers["part"] == "critic"
 
 
+def test_the_part_whose_losses_are_not_finite_is_named(observer, stats) -> None:
+    broken = PartStats(name="critic", attempted=25, consecutive_nonfinite_losses=25)
+    once = PartStats(name="actor", attempted=25, consecutive_nonfinite_losses=1)
+    event = in_parts(stats, broken, once)
+    event = event.model_copy(update={"consecutive_nonfinite_losses": 25})
+    found = observer.observe("r", event, SETTINGS, on_probation=False, scaling=LossScaling())
+    assert found.summary.startswith("part critic: 25 losses in a row were not finite in fp16")
+    assert found.numbers["part"] == "critic"
+
+
 def test_each_part_searches_for_its_scale(observer, stats) -> None:
     """The actor's scale fits at once; the critic's steps overflow until theirs does."""
     observe(observer, PrecisionChanged(step=0, state=FP16, loss_scale=65536.0))

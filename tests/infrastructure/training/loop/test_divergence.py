@@ -72,7 +72,7 @@ def test_losses_that_stay_nonfinite_ask_for_the_last_good_weights(handler) -> No
 
 def test_without_a_checkpoint_nothing_is_restored(handler) -> None:
     with pytest.raises(TrainingDivergedError, match="no checkpoint"):
-        handler().restore_weights(25)
+        handler().restore_weights(RestoreWeights(losses=25))
 
 
 def test_a_step_must_have_changed_the_model(make_trainer, checkpoints, batch, loss_fn) -> None:
@@ -101,6 +101,6 @@ def test_without_a_checkpoint_only_fp32_alone_makes_a_retry_useless(
         for _ in range(3):
             trainer.step(trainer.training_step(batch, loss_fn))
     with pytest.raises(TrainingDivergedError) as caught:
-        handler.restore_weights(3)
+        handler.restore_weights(RestoreWeights(losses=3))
     assert caught.value.in_fp32 is expected
     assert ("another attempt" in str(caught.value)) is expected

@@ -102,11 +102,15 @@ def test_a_part_at_the_floor_of_its_scale_puts_all_in_fp32(tmp_path):
     """The critic's gradient overflows in every step; the other parts' scales stay high."""
     job = make_job(bad=4, epochs=12)
     job = replace(job, batches=lambda _: [dict(b, reward=b["reward"] + 1e9) for b in job_batches()])
-    _, events = run(job, tmp_path, config={"min_loss_scale": 1024.0}, stats_interval_steps=2)
-    [told] = [e for e in events if isinstance(e, Notice) and e.event == "loss_scale_floor"]
+    at_floor = {"min_loss_scale": 1024.0}
+    _, events = run(job, tmp_path, config=at_floor, stats_interval_steps=2)
+    (told,) = [e for e in events if isinstance(e, Notice) and e.event == "loss_scale_floor"]
     assert "gradients of part 'critic' still overflow" in str(told.fields)
     last = [event for event in events if isinstance(event, StepStats)][-1]
     assert last.precision == "fp32"
+    halting = at_floor | {"floor_policy": "halt"}
+    with pytest.raises(TrainingDivergedError, match="gradients of part 'critic' overflow"):
+        run(replace(job, model=make_job().model), tmp_path / "halt", config=halting)
 
 
 def job_batches() -> list[dict[str, torch.Tensor]]:
@@ -124,7 +128,7 @@ def test_losses_that_stay_nan_fail_as_for_one_part(tmp_path):
     nan = replace(
         job, batches=lambda _: [dict(b, reward=b["reward"] * torch.nan) for b in job_batches()]
     )
-    with pytest.raises(TrainingDivergedError):
+    with pytest.raises(TrainingDivergedError, match="losses in a row of part 'critic' were not"):
         run(nan, tmp_path, config={"nonfinite_loss_patience": 5}, stats_interval_steps=1)
 
 
