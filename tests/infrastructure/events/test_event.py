@@ -45,7 +45,9 @@ def test_totals_of_a_run() -> None:
 def test_merged_windows_keep_the_most_losses_in_a_row_of_each_part() -> None:
     critic = PartStats(name="critic", consecutive_nonfinite_losses=25)
     actor = PartStats(name="actor", consecutive_nonfinite_losses=3)
-    merged = steps(parts=(critic, actor)).merged_with(steps(parts=(PartStats(name="critic"), actor)))
+    merged = steps(parts=(critic, actor)).merged_with(
+        steps(parts=(PartStats(name="critic"), actor))
+    )
     assert merged.parts_with_nonfinite_losses(25) == ("critic",)
     assert merged.parts_with_nonfinite_losses(3) == ("critic", "actor")
     assert steps().parts_with_nonfinite_losses(1) == ()
