@@ -84,16 +84,16 @@ class Part:
 class Target:
     """A module that follows another one: a target network.
 
-    The trainer makes it equal to its source before the first step. After each step, or each
+    The trainer makes it equal to its source before the first step. After each applied step, or each
     *every*-th one, of the part that trains the source it becomes ``(1 - tau) target + tau source``
     in float32 (Lillicrap et al. 2016, "Continuous control with deep reinforcement learning"), and
-    its buffers become those of the source. A skipped step leaves it as it is.
+    its buffers become those of the source. A skipped step leaves it as it is and does not count.
 
     Attributes:
         module: Qualified name of the module; no part trains it.
         source: Qualified name of the module to follow, of the same structure.
         tau: Above 0; 1 copies the source (a hard target).
-        every: Steps of the source's part between two updates.
+        every: Applied steps of the source's part between two updates.
 
     Raises:
         ValueError: A value is outside its range.

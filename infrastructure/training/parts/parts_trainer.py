@@ -51,7 +51,7 @@ class PartTrainer:
         if (skipped := trainer.last_step_skipped) is None:
             return  # no gradient: nothing was to be stepped
         for target in self.targets:
-            target.update(trainer.training_steps, skipped)
+            target.update(skipped)
         if self.schedule is not None:
             self.schedule.step()
 
@@ -292,6 +292,8 @@ class PartsState:
         """See `PartsTrainer.load_state_dict`."""
         for name, part in self._parts_of(state):
             part.trainer.load_state_dict(self._state_of(state, name))
+            for target in part.targets:
+                target.count_applied(int(part.trainer.record.stats()["applied_steps"]))
             if part.schedule is not None and state["schedules"][name] is not None:
                 part.schedule.load_state_dict(state["schedules"][name])
         self._trainer.count_batches(state["batches"])

@@ -18,6 +18,7 @@ class TargetNetwork:
 
     Attributes:
         part: Name of the part that trains the source.
+        host_decides: Whether the host reads if an update is due. On a CPU it waits for nothing.
 
     Raises:
         ValueError: See `source_part`.
@@ -40,25 +41,36 @@ class TargetNetwork:
             )
         for parameter, _ in self._pairs:
             parameter.requires_grad_(False)
-        self.update(1, torch.zeros((), device=self._pairs[0][0].device), tau=1.0)
+        device = self._pairs[0][0].device
+        self.host_decides = device.type == "cpu"
+        self._applied = torch.zeros((), dtype=torch.int64, device=device)
+        self._follow(torch.ones((), dtype=torch.bool, device=device), tau=1.0)
 
-    @torch.no_grad()
-    def update(self, steps: int, skipped: Tensor, tau: float | None = None) -> None:
-        """Follow the source after its part's step number *steps*, unless that was *skipped*.
+    def count_applied(self, steps: int) -> None:
+        """Go on as after so many applied *steps* of the source's part."""
+        self._applied.fill_(steps)
+
+    def update(self, skipped: Tensor) -> None:
+        """Follow the source after a step of its part, if that was applied and it is time.
 
         Args:
             skipped: float32 ``[]``: 1 if the step was skipped, 0 if it was applied.
-            tau: Used instead of the target's.
         """
-        if tau is None and steps % self._target.every:
-            return
-        weight = (1.0 - skipped) * (self._target.tau if tau is None else tau)
+        is_applied = skipped == 0
+        self._applied += is_applied
+        is_due = is_applied & (self._applied % self._target.every == 0)
+        if not self.host_decides or is_due.item():
+            self._follow(is_due, self._target.tau)
+
+    @torch.no_grad()
+    def _follow(self, is_due: Tensor, tau: float) -> None:
+        weight = is_due.float() * tau
         for target, source in self._pairs:
             target.lerp_(source, weight)
         for target_buffer, source_buffer in zip(
             self._follower.buffers(), self._source.buffers(), strict=True
         ):
-            torch.where(skipped.bool(), target_buffer, source_buffer, out=target_buffer)
+            torch.where(is_due, source_buffer, target_buffer, out=target_buffer)
 
 
 def _module(model: Module, name: str) -> Module:

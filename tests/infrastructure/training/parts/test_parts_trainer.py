@@ -99,6 +99,41 @@ def test_a_hard_target_copies_every_so_many_steps():
     assert seen == [False, False, True, False, False, True]
 
 
+@pytest.mark.parametrize("host_decides", [True, False])
+def test_a_hard_target_counts_the_applied_steps_of_its_source(host_decides):
+    """Of six steps the second and the third are skipped, so the third applied one is the fifth."""
+    targets = [Target(module="target", source="critics", tau=1.0, every=3)]
+    ours, resumed = (trainer_of("fp32", targets=targets) for _ in range(2))
+    for trainer in (ours, resumed):
+        trainer.parts["critic"].targets[0].host_decides = host_decides
+    seen = []
+    for index, batch in enumerate(batches(6)):
+        if index in (1, 2):
+            batch["reward"] = batch["reward"] * torch.nan
+        before = ours.model.target[0][0].weight.clone()
+        ours.train_batch(batch)
+        after = ours.model.target[0][0].weight
+        assert torch.equal(before, after) == (index != 4)
+        seen.append(torch.equal(after, ours.model.critics[0][0].weight))
+        if index == 3:
+            resumed.load_state_dict(copy.deepcopy(ours.state_dict()))
+        if index > 3:
+            resumed.train_batch(batch)
+            assert torch.equal(after, resumed.model.target[0][0].weight)
+    assert seen == [False, False, False, False, True, False]
+
+
+def test_targets_read_nothing_where_the_device_decides(read_counter):
+    targets = [Target(module="target", source="critics", tau=1.0, every=3)]
+    ours = trainer_of("fp32", targets=targets)
+    (follower,) = ours.parts["critic"].targets
+    follower.host_decides = False
+    with read_counter() as counter:
+        for skipped in (0.0, 1.0, 0.0):
+            follower.update(torch.tensor(skipped))
+    assert counter.reads == 0
+
+
 def test_a_target_takes_over_the_buffers_of_its_source():
     class Normed(nn.Module):
         def __init__(self) -> None:
@@ -255,7 +290,7 @@ def test_tied_weights_of_a_target_move_once():
             model.critics[0][0].weight.add_(1.0)
         before = target.clone()
         for follower in trainer.parts["critic"].targets:
-            follower.update(1, torch.zeros(()))
+            follower.update(torch.zeros(()))
         torch.testing.assert_close(target - before, torch.full_like(target, 0.05))
 
 
