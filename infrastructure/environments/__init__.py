@@ -4,6 +4,7 @@
 environments of gymnasium, and does not import it.
 """
 
-from infrastructure.environments.environment_rounds import Act, EnvironmentRounds, RoundOptions
+from infrastructure.environments.actions import Act
+from infrastructure.environments.environment_rounds import EnvironmentRounds, RoundOptions
 
 __all__ = ["Act", "EnvironmentRounds", "RoundOptions"]

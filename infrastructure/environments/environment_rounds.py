@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from infrastructure.agent_contract import Forward, RunContext
+from infrastructure.agent_contract import RunContext
 from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.on_policy_job import Roles
 from infrastructure.agent_contract.training_job import Batch
+from infrastructure.environments.actions import Act, checked_actions, name_of_function
 from infrastructure.environments.course import (
     ACTION,
     OBSERVATION,
@@ -25,16 +25,18 @@ from infrastructure.environments.course import (
 )
 from infrastructure.environments.memory import Memory
 from infrastructure.environments.recorded_rounds import RecordedRounds, transitions_of
+from infrastructure.environments.repetition import (
+    NOT_DETERMINISTIC,
+    Difference,
+    environments_differ,
+    repeated,
+)
 from infrastructure.trajectories import ReplayBuffer
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
     from infrastructure.agent_contract import Transition
-
-Act: TypeAlias = Callable[[Forward, Tensor, torch.Generator], Tensor]
-"""Function from the policy, the observations ``[N, …]`` of N environments and a random generator,
-both on the run's device, to the actions ``[N, …]``. It must draw from that generator alone."""
 
 _RESET, _ACT, _RANDOM, _SAMPLE = range(4)  # uses of the seed, each with numbers of its own
 
@@ -79,7 +81,8 @@ class EnvironmentRounds:
     All that it collects goes to the agent's replay buffer; a run that repeats another one has a
     buffer of its own. A round is a function of its number, the weights and the run's seed, if the
     environments are deterministic. This is checked once in each attempt, by repeating recorded
-    actions: environments that are not are named in a warning, and then reset before every round.
+    actions twice: environments that are not, or that keep state over a reset, are named in a
+    warning with the remedy, and then reset before every round.
 
     Args:
         context: The run's.
@@ -103,13 +106,17 @@ class EnvironmentRounds:
         self._next_round = -1
         self._course: Course | None = None
         self._unchecked: list[Step] = []  # since the last reset, until they have been repeated
-        self._checked, self._deterministic, self._told_of_actions = False, True, False
+        self._checked, self._deterministic = False, True
+        self._tried: dict[int, list[Step]] = {}  # by round, of those that only check
+        self._told: set[str] = set()  # warnings
 
     def batches(self, round_: int, roles: Roles) -> list[Batch]:
         """Collect *round_* and sample its batches: `OnPolicyJob.batches`.
 
         Raises:
             UnsuitableEnvironmentError: Transitions of the environments cannot be recorded.
+            UnsuitableActionsError: *act* returned something other than one action for each.
+            ValueError: Rounds before were recorded in another number of environments.
             ReplayBufferWriteError: The disk refuses.
         """
         if roles.check:
@@ -126,10 +133,14 @@ class EnvironmentRounds:
         return self._sample(round_, roles, self._memory)
 
     def _try_out(self, round_: int, roles: Roles) -> list[Batch]:
-        """The batches of *round_* alone; nothing is kept."""
+        """The batches of *round_* alone; nothing is recorded."""
         environments = self._make()
         memory = Memory(environments, self._options.capacity)
         steps = self._collect(round_, roles, self._reset(environments, round_), take=0)
+        before = self._tried.setdefault(round_, steps)
+        if environments_differ(before, steps):
+            self._warn_of(NOT_DETERMINISTIC, environments)
+            steps = before  # so that two calls give equal batches
         environments.close()
         memory.add(transitions_of(steps))
         return self._sample(round_, roles, memory)
@@ -164,18 +175,31 @@ class EnvironmentRounds:
         """Repeat the steps since the reset before round *first* in new environments."""
         if self._course is not None:
             self._course.environments.close()
-        self._course = self._reset(self._make(), first)
-        self._deterministic = self._course.repeats(self._unchecked)
+        self._course, difference = repeated(
+            self._unchecked,
+            lambda: self._reset(self._make(), first),
+            lambda course: self._reset(course.environments, first),
+        )
         self._checked, self._unchecked = True, []
-        if not self._deterministic:
-            self._context.logger.warning(
-                "environment_not_deterministic",
-                environment=name_of(self._course.environments),
-                reason="the recorded actions, after the same seed, led to other observations or "
-                "rewards than the recorded ones, or records are lost",
-                consequence="every round begins with a reset, and a resumed run may differ from an "
-                "undisturbed one",
-            )
+        self._deterministic = difference is None
+        if difference is not None:
+            self._warn_of(difference, self._course.environments)
+
+    def _warn_of(self, difference: Difference, environments: VectorEnv) -> None:
+        self._warn(
+            difference.event,
+            environments,
+            reason=difference.reason,
+            consequence="every round begins with a reset, and a resumed run may differ from an "
+            "undisturbed one",
+            remedy=difference.remedy,
+        )
+
+    def _warn(self, event: str, environments: VectorEnv, **fields: str) -> None:
+        """Log the warning *event*, once."""
+        if event not in self._told:
+            self._told.add(event)
+            self._context.logger.warning(event, environment=name_of(environments), **fields)
 
     def _reset(self, environments: VectorEnv, round_: int) -> Course:
         name = f"{self._context.run_id}/{round_}"
@@ -202,18 +226,19 @@ class EnvironmentRounds:
         if observations.is_floating_point():
             observations = observations.float()
         space = course.environments.action_space
-        chosen = self._act(roles.policy, observations, generator).cpu().numpy()
-        actions: Array = chosen.reshape(space.shape).astype(space.dtype)
-        finite = np.isfinite(chosen).reshape(len(actions), -1).all(axis=1)
+        chosen = checked_actions(
+            self._act(roles.policy, observations, generator), self._act, observations, space
+        )
+        finite = np.isfinite(chosen).reshape(len(chosen), -1).all(axis=1)
         if not finite.all():
-            actions[~finite] = space.sample()[~finite]
-            if not self._told_of_actions:
-                self._told_of_actions = True
-                self._context.logger.warning(
-                    "actions_not_finite",
-                    environment=name_of(course.environments),
-                    consequence="random actions are taken instead; this is told once",
-                )
+            chosen[~finite] = space.sample()[~finite]
+            self._warn(
+                "actions_not_finite",
+                course.environments,
+                function=name_of_function(self._act),
+                consequence="random actions are taken instead; this is told once",
+            )
+        actions: Array = chosen.astype(space.dtype)
         return actions
 
     def _sample(self, round_: int, roles: Roles, memory: Memory) -> list[Batch]:

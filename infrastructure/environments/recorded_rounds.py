@@ -38,16 +38,30 @@ class RecordedRounds:
         return self._last.get(round_, (0, ()))[0]
 
     def pop(self, round_: int, environments: int, length: int) -> list[Step]:
-        """The *length* steps of *round_* in so many *environments*; forgets them."""
+        """The *length* steps of *round_* in so many *environments*; forgets them.
+
+        Raises:
+            ValueError: They were recorded in another number of environments, or are more steps.
+        """
         rows: list[list[Transition | None]] = [[None] * environments for _ in range(length)]
-        for transition in self._last.pop(round_, (0, ()))[1]:
-            environment = int(str(transition.info["environment"]))
-            if environment >= environments:
+        recorded = [
+            (Place.of(transition).step, int(str(transition.info["environment"])), transition)
+            for transition in self._last.pop(round_, (0, ()))[1]
+        ]
+        remedy = "make as many as before, or begin another run"
+        numbers = {environment for _, environment, _ in recorded}
+        if numbers and max(numbers) + 1 != environments:
+            raise ValueError(
+                f"round {round_} was recorded in {max(numbers) + 1} environments, and now there "
+                f"are {environments}: {remedy}"
+            )
+        for step, environment, transition in recorded:
+            if step >= length:
                 raise ValueError(
-                    f"round {round_} was recorded in more than the {environments} environments of "
-                    "now: make as many as before, or begin another run"
+                    f"round {round_} was recorded with more than the {length} steps of now: "
+                    f"{remedy}"
                 )
-            rows[Place.of(transition).step][environment] = transition
+            rows[step][environment] = transition
         return [tuple(row) for row in rows]
 
     def append(self, round_: int, steps: Sequence[Step]) -> None:

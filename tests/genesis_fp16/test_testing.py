@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import torch
 from torch import nn
 
@@ -21,6 +22,7 @@ from infrastructure.agent_contract import (
 )
 from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.agent_contract.run_context import Budget
+from tests.infrastructure.environments.acting_job import drifting, make_job
 
 
 @pytest.fixture(autouse=True)
@@ -206,3 +208,17 @@ def test_error_is_an_assertion() -> None:
 @pytest.mark.parametrize("members", [{"model": adapted}, {"build_job": two_parts}])
 def test_frozen_halves_and_parts_are_right(members, tmp_path):
     check_agent(wrong(**members), tmp_path)
+
+
+def test_an_environment_that_is_not_deterministic_is_told_and_passes(tmp_path):
+    class Acting(RightAgent):
+        def collect(self, context):
+            return iter(())
+
+        def build_job(self, context, transitions):
+            return make_job(tmp_path, drifting, context={"logger": context.logger})
+
+    with structlog.testing.capture_logs() as logs:
+        check_agent(Acting, tmp_path)
+    told = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+    assert "environment_not_deterministic" in told

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import structlog
 import torch
 from torch import Tensor, nn
@@ -87,6 +88,20 @@ TARGETS = (Target(module="target", source="critic", tau=0.05),)
 def act(forward: Any, observations: Tensor, generator: torch.Generator) -> Tensor:
     action = forward.method("act", observations)
     return action + 0.1 * torch.randn(action.shape, generator=generator)
+
+
+class Drifting(gymnasium.ActionWrapper):
+    """Adds what no seed decides."""
+
+    added = 0.0
+
+    def action(self, action: Any) -> Any:
+        Drifting.added = (Drifting.added + 0.0137) % 1.0
+        return action + np.float32(Drifting.added)
+
+
+def drifting() -> Any:
+    return gymnasium.vector.SyncVectorEnv([lambda: Drifting(gymnasium.make("Pendulum-v1"))])
 
 
 class Warnings:

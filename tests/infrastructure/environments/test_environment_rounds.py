@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 import torch
 
-from infrastructure.agent_contract.on_policy_job import OnPolicyJob
-from infrastructure.environments import RoundOptions
+from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
+from infrastructure.environments import EnvironmentRounds, RoundOptions
+from infrastructure.environments.actions import UnsuitableActionsError
 from infrastructure.environments.course import UnsuitableEnvironmentError
 from infrastructure.events import PrecisionState, SaveCheckpoint, SetPrecision
 from infrastructure.events.command import Command, Stop
@@ -22,6 +23,7 @@ from infrastructure.events.event import BaseEvent, StepStats
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics.fp32_check import check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
+from infrastructure.training.rounds import batches_of_each_kind
 from tests.infrastructure.environments.acting_job import (
     OPTIONS,
     ROUNDS,
@@ -29,6 +31,8 @@ from tests.infrastructure.environments.acting_job import (
     UPDATES,
     Warnings,
     act,
+    drifting,
+    make_context,
     make_job,
     pendulums,
     recorded,
@@ -188,20 +192,6 @@ def pendulums_of_200() -> Any:
     return pendulums(limit=200)
 
 
-class Drifting(gymnasium.ActionWrapper):
-    """Adds what no seed decides."""
-
-    added = 0.0
-
-    def action(self, action: Any) -> Any:
-        Drifting.added += 0.01
-        return action + np.float32(Drifting.added)
-
-
-def drifting() -> Any:
-    return gymnasium.vector.SyncVectorEnv([lambda: Drifting(gymnasium.make("Pendulum-v1"))])
-
-
 @pytest.mark.parametrize("rounds_per_reset", [1, 4])
 def test_hidden_randomness_is_told_once_and_rounds_are_reset(rounds_per_reset, tmp_path):
     warnings = Warnings()
@@ -213,6 +203,130 @@ def test_hidden_randomness_is_told_once_and_rounds_are_reset(rounds_per_reset, t
     assert fields["environment"] == "SyncVectorEnv"
     groups = {transition.group for transition in recorded(tmp_path)}
     assert len(groups) == ROUNDS  # no episode goes on in the next round
+
+
+def normalising(wrapper: str, *, of_vectors: bool) -> Callable[[], Any]:
+    wrappers = gymnasium.wrappers.vector if of_vectors else gymnasium.wrappers
+
+    def make() -> Any:
+        wrap = getattr(wrappers, wrapper)
+        if of_vectors:
+            return wrap(pendulums())
+        return gymnasium.vector.SyncVectorEnv([lambda: wrap(gymnasium.make("Pendulum-v1"))])
+
+    return make
+
+
+@pytest.mark.parametrize("of_vectors", [True, False])
+@pytest.mark.parametrize("wrapper", ["NormalizeObservation", "NormalizeReward"])
+@pytest.mark.parametrize("rounds_per_reset", [1, 4])
+def test_a_wrapper_that_keeps_state_over_a_reset_is_told_apart_with_a_remedy(
+    rounds_per_reset, wrapper, of_vectors, tmp_path
+):
+    """New environments repeat the first round, so one repetition alone would not find it."""
+    make_environments = normalising(wrapper, of_vectors=of_vectors)
+    for commands in (at_calls(call_14=Stop(reason="test")), list):  # once more when it resumes
+        warnings = Warnings()
+        changes = {"rounds_per_reset": rounds_per_reset, "context": {"logger": warnings}}
+        run(make_job(tmp_path, make_environments, **changes), tmp_path, commands)
+        ((event, fields),) = warnings.told
+        assert event == "environment_keeps_state"
+        assert "NormalizeObservation" in fields["reason"]
+        assert "inside the model" in fields["remedy"]
+
+
+def test_an_environment_that_was_changed_since_is_told_apart(tmp_path):
+    run(make_job(tmp_path), tmp_path, at_calls(call_14=Stop(reason="test")))
+    warnings = Warnings()
+    changed = make_job(tmp_path, lambda: pendulums(limit=7), context={"logger": warnings})
+    run(changed, tmp_path)
+    ((event, fields),) = warnings.told
+    assert event == "recorded_rounds_differ"
+    assert "changed since" in fields["reason"]
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (3, 2)])
+def test_another_number_of_environments_is_named(before, now, tmp_path):
+    stopped, resumed = (
+        make_job(tmp_path, lambda count=count: pendulums(count)) for count in (before, now)
+    )
+    run(stopped, tmp_path, at_calls(call_14=Stop(reason="test")))
+    told = f"recorded in {before} environments, and now there are {now}: make as many as before"
+    with pytest.raises(ValueError, match=told):
+        run(resumed, tmp_path)
+
+
+def test_fewer_steps_than_were_recorded_are_named(tmp_path):
+    run(make_job(tmp_path), tmp_path, at_calls(call_14=Stop(reason="test")))
+    with pytest.raises(ValueError, match="round 0 was recorded with more than the 12 steps of now"):
+        run(make_job(tmp_path, warm_up_steps=0), tmp_path)
+
+
+def test_two_checks_of_an_environment_that_is_not_deterministic_agree(tmp_path):
+    warnings = Warnings()
+    job = make_job(tmp_path, drifting, context={"logger": warnings})
+    one, other = (batches_of_each_kind(job, job.model, torch.device("cpu"))[0] for _ in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert [event for event, _ in warnings.told] == ["environment_not_deterministic"]
+
+
+def test_a_policy_that_acts_otherwise_is_not_blamed_on_the_environment(tmp_path):
+    warnings = Warnings()
+    job = make_job(tmp_path, context={"logger": warnings})
+    one = batches_of_each_kind(job, job.model, torch.device("cpu"))[0]
+    with torch.no_grad():
+        job.model.actor[0].weight.add_(1.0)
+    other = batches_of_each_kind(job, job.model, torch.device("cpu"))[0]
+    assert not torch.equal(one["action"], other["action"])
+    assert warnings.told == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda action: action.numpy(), "returned a ndarray"),
+        (lambda action: action[:1], r"returned a tensor of shape \[1, 1\] and torch.float32"),
+        (lambda action: action.expand(2, 3).T, r"returned a tensor of shape \[3, 2\]"),
+        (lambda action: action + 1j, "and torch.complex64"),
+        (lambda _: None, "returned a NoneType"),
+    ],
+)
+def test_what_is_no_action_is_refused_with_the_name_of_the_function(wrong, told, tmp_path):
+    def my_policy(forward: Any, observations: torch.Tensor, generator: torch.Generator) -> Any:
+        return wrong(act(forward, observations, generator))
+
+    expected = r"my_policy.* for observations of shape \[2, 3\]: .* shape \[2, 1\].*float32"
+    with pytest.raises(UnsuitableActionsError, match=expected) as caught:
+        run(make_job(tmp_path, lambda: pendulums(2), policy=my_policy), tmp_path)
+    assert re.search(told, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "right",
+    [lambda action: action[:, 0], lambda action: action.bfloat16(), lambda action: action.double()],
+)
+def test_actions_of_another_type_or_without_a_size_of_one_are_taken(right, tmp_path):
+    def policy(forward: Any, observations: torch.Tensor, generator: torch.Generator) -> Any:
+        return right(act(forward, observations, generator))
+
+    result, _ = run(make_job(tmp_path, lambda: pendulums(2), policy=policy), tmp_path)
+    assert result.outcome == "done"
+
+
+def test_actions_that_are_not_finite_are_replaced_in_discrete_spaces_too(tmp_path):
+    def broken(_forward: Any, observations: torch.Tensor, _generator: torch.Generator) -> Any:
+        return torch.full((len(observations),), torch.nan)
+
+    rounds = EnvironmentRounds(
+        make_context(tmp_path), (), cart_poles, broken, RoundOptions(**OPTIONS)
+    )
+    roles = Roles(rollout=None, policy=None, reference=None, device="cpu")
+    batch = rounds.batches(0, roles)[0]
+    assert set(batch["action"].tolist()) == {0, 1}
+
+
+def cart_poles() -> Any:
+    return gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
 
 
 def test_a_deterministic_environment_is_not_warned_of(tmp_path):
@@ -229,7 +343,9 @@ def test_actions_that_are_not_finite_are_replaced_and_told_once(tmp_path):
 
     warnings = Warnings()
     run(make_job(tmp_path, policy=broken, context={"logger": warnings}), tmp_path)
-    assert [event for event, _ in warnings.told] == ["actions_not_finite"]
+    ((event, fields),) = warnings.told
+    assert event == "actions_not_finite"
+    assert fields["function"].endswith("broken")
     actions = torch.tensor([transition.action["action"] for transition in recorded(tmp_path)])
     assert actions.isfinite().all()
     assert actions.std() > 0.5
