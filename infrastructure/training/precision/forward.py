@@ -102,7 +102,7 @@ class PrecisionForward:
         if self._compiled is not None:
             function = partial(self._compiled.call, (name, self._precision), function)
         if self._halves:
-            function = in_float32(self._module, self._halves, function)
+            function = in_float32(self._module, self._halves, function, self._precision.compute)
         if not self._enabled:
             if not torch.is_autocast_enabled(self._device_type):  # as within compute_loss
                 return function(*args, **kwargs)

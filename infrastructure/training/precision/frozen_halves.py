@@ -1,7 +1,8 @@
 """Frozen parameters in FP16 or BF16, such as the base model under a LoRA adapter.
 
 A half matrix stays as it is where half precision of its own type multiplies it. All other code sees
-a float32 copy: every half number is a float32 number, so this is exact.
+a float32 copy: every half number is a float32 number, so this is exact. Half buffers beside frozen
+half parameters, such as running statistics, are seen likewise, and rounded where they are changed.
 """
 
 from __future__ import annotations
@@ -26,23 +27,41 @@ def frozen_halves(module: Module, compute: torch.dtype = torch.float32) -> dict[
     return {
         name: parameter
         for name, parameter in module.named_parameters()
-        if parameter.dtype in HALF_TYPES
-        and not parameter.requires_grad
-        and (parameter.dtype != compute or parameter.ndim < 2)
+        if not parameter.requires_grad and _is_unusable(parameter, compute)
     }
 
 
+def _is_unusable(half: Tensor, compute: torch.dtype) -> bool:
+    return half.dtype in HALF_TYPES and (half.dtype != compute or half.ndim < 2)
+
+
 def in_float32(
-    module: Module, halves: dict[str, Tensor], function: Callable[..., object]
+    module: Module,
+    halves: dict[str, Tensor],
+    function: Callable[..., object],
+    compute: torch.dtype = torch.float32,
 ) -> Callable[..., object]:
     """*function* of *module*, which sees *halves*, parameters of *module*, in float32.
 
-    The copies live as long as the graph of what *function* returns: 4 bytes for each number.
+    So it sees the buffers that code of type *compute* cannot use as they are; what it writes into
+    them is kept, rounded. The copies live as long as the graph of what *function* returns: 4 bytes
+    for each number.
     """
 
     def call(*args: object, **kwargs: object) -> object:
+        buffers = {
+            f"module.{name}": buffer
+            for name, buffer in module.named_buffers()
+            if _is_unusable(buffer, compute)
+        }
         copies = {f"module.{name}": half.float() for name, half in halves.items()}
-        return functional_call(_Caller(module), copies, (function, *args), kwargs)
+        copies |= {name: buffer.float() for name, buffer in buffers.items()}
+        result = functional_call(_Caller(module), copies, (function, *args), kwargs)
+        for name, buffer in buffers.items():
+            if 0 not in buffer.stride() and not buffer.is_inference():  # can be written to
+                # .data: the backward pass of another loss may still need the buffer
+                buffer.data.copy_(copies[name].detach())
+        return result
 
     return call
 

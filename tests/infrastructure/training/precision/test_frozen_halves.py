@@ -14,6 +14,7 @@ from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import PrecisionState
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 from infrastructure.training.diagnostics.fp32_check import check_fp32_step
+from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.trained_parameters import trained_parameters
 
 CPU = torch.device("cpu")
@@ -221,3 +222,95 @@ def test_a_cast_keeps_what_something_else_has_changed_in_the_meantime():
     saved = trainer.state_dict()["model"]
     assert saved["copy.bias"].item() == 3.0
     torch.testing.assert_close(saved["copy.weight"], kept, rtol=1e-3, atol=1e-3)
+
+
+class Replacing(nn.Module):
+    """A frozen normaliser whose forward pass replaces its buffer, and has one that is expanded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("one", torch.ones(1).expand(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0).to(self.mean.dtype)
+        return (x - self.mean) * self.scale * self.one
+
+
+def normed(half: torch.dtype, norm: nn.Module, *, training: bool) -> nn.Module:
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(4, 8), norm).requires_grad_(False).to(half)
+    return nn.Sequential(base.train(training), nn.Linear(8, 1))
+
+
+def squares(forward: Any, batch: dict[str, Tensor]) -> Tensor:
+    return forward(batch["x"]).square().mean()
+
+
+NORMS = {
+    "batch norm": lambda: nn.BatchNorm1d(8),
+    "without weights": lambda: nn.BatchNorm1d(8, affine=False),
+    "replacing": Replacing,
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", NORMS)
+def test_a_frozen_half_module_with_half_buffers_trains_what_is_around_it(
+    name, training, precision, half
+):
+    trainer = trainer_of(normed(half, NORMS[name](), training=training), precision)
+    exact = normed(half, NORMS[name](), training=training).float()
+    whole = trainer_of(exact, precision)
+    before = copy.deepcopy(trainer.model[0].state_dict())
+    for batch in batches(4):
+        trainer.train_batch(batch, squares)
+        whole.train_batch(batch, squares)
+    assert trainer.get_stats()["applied_steps"] == 4
+    after = trainer.model[0].state_dict()
+    changed = {key for key, tensor in after.items() if not torch.equal(tensor, before[key])}
+    assert changed == (
+        {key for key in after if "mean" in key or "ing_var" in key or "num" in key}
+        if training
+        else set()
+    )
+    assert {tensor.dtype for key, tensor in after.items() if "num" not in key} == {half}
+    for key, tensor in exact[0].state_dict().items():
+        torch.testing.assert_close(after[key].to(tensor.dtype), tensor, rtol=2e-2, atol=2e-2)
+    if precision == "fp32" and not training:
+        assert torch.equal(trainer.model[1].weight, whole.model[1].weight)
+
+
+def test_a_skipped_step_restores_half_buffers():
+    trainer = trainer_of(normed(torch.bfloat16, nn.BatchNorm1d(8), training=True), "fp32")
+    first, bad = batches(2)
+    trainer.train_batch(first, squares)
+    before = copy.deepcopy(trainer.model[0].state_dict())
+    trainer.train_batch(bad | {"x": bad["x"] * torch.nan}, squares)
+    after = trainer.model[0].state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("keep", [(), ("0.1",)])
+def test_half_buffers_of_compiled_and_of_kept_modules_are_the_eager_ones(precision, keep):
+    trainers = []
+    for compiled in (None, CompiledCalls(backend="aot_eager")):
+        model = normed(torch.float16, nn.BatchNorm1d(8), training=True)
+        config = FP16TrainingConfig(
+            precision=Precision(precision), cpu_half=True, loss_scale=256.0, keep_fp32=keep
+        )
+        optimizer = torch.optim.AdamW(model[1].parameters(), lr=1e-2, fused=True)
+        trainers.append(FP16Trainer(model, optimizer, config, compiled=compiled))
+    for trainer in trainers:
+        for batch in batches(3):
+            trainer.train_batch(batch, squares)
+    eager, ours = (trainer.model.state_dict() for trainer in trainers)
+    assert trainers[1].compiled.refused_reason is None
+    for name in eager:
+        torch.testing.assert_close(ours[name], eager[name])
+    assert ours["0.1.running_mean"].abs().sum() > 0
