@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import Module
 
+from infrastructure.torch_internals.tensor_lists import copy_all
+
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
@@ -57,10 +59,16 @@ def in_float32(
         copies = {f"module.{name}": half.float() for name, half in halves.items()}
         copies |= {name: buffer.float() for name, buffer in buffers.items()}
         result = functional_call(_Caller(module), copies, (function, *args), kwargs)
-        for name, buffer in buffers.items():
-            if 0 not in buffer.stride() and not buffer.is_inference():  # can be written to
-                # .data: the backward pass of another loss may still need the buffer
-                buffer.data.copy_(copies[name].detach())
+        written = [
+            (buffer, copies[name])
+            for name, buffer in buffers.items()
+            if buffer.shape == copies[name].shape
+            and 0 not in buffer.stride()  # else nothing can write to it
+            and not buffer.is_inference()
+        ]
+        if written:
+            with torch.no_grad():
+                copy_all([buffer for buffer, _ in written], [copy for _, copy in written])
         return result
 
     return call
