@@ -15,7 +15,11 @@ from torch.nn import Module
 from infrastructure.torch_internals.compiled_backward import backward_without_autocast
 from infrastructure.training.distributed.modules import is_distributed, method_of, unwrapped
 from infrastructure.training.precision.compiled_calls import CompiledCalls
-from infrastructure.training.precision.frozen_halves import frozen_halves, in_float32
+from infrastructure.training.precision.frozen_halves import (
+    frozen_halves,
+    half_buffers,
+    in_float32,
+)
 from infrastructure.training.precision.kernels import missing_kernel
 from infrastructure.training.precision.outputs import to_float32
 from infrastructure.training.precision.precision import Precision
@@ -39,6 +43,7 @@ class PrecisionForward:
         "_device",
         "_device_type",
         "_enabled",
+        "_half_buffers",
         "_halves",
         "_loss_outer",
         "_method_of",
@@ -60,6 +65,7 @@ class PrecisionForward:
         self._device, self._device_type, self._precision = device, device.type, precision
         self._enabled = precision is not Precision.FP32
         self._halves = frozen_halves(module, precision.compute)
+        self._half_buffers = half_buffers(module, precision.compute) if self._halves else []
         # FP32 enters a disabled region: a caller's own autocast must not turn a rollback into
         # half precision.
         dtype = precision.compute if self._enabled else torch.bfloat16
@@ -102,7 +108,7 @@ class PrecisionForward:
         if self._compiled is not None:
             function = partial(self._compiled.call, (name, self._precision), function)
         if self._halves:
-            function = in_float32(self._module, self._halves, function, self._precision.compute)
+            function = in_float32(self._module, self._halves, self._half_buffers, function)
         if not self._enabled:
             if not torch.is_autocast_enabled(self._device_type):  # as within compute_loss
                 return function(*args, **kwargs)

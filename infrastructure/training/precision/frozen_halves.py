@@ -7,7 +7,7 @@ half parameters, such as running statistics, are seen likewise, and rounded wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -33,6 +33,11 @@ def frozen_halves(module: Module, compute: torch.dtype = torch.float32) -> dict[
     }
 
 
+def half_buffers(module: Module, compute: torch.dtype = torch.float32) -> list[str]:
+    """Qualified names of the half buffers of *module* that code of type *compute* cannot use."""
+    return [name for name, buffer in module.named_buffers() if _is_unusable(buffer, compute)]
+
+
 def _is_unusable(half: Tensor, compute: torch.dtype) -> bool:
     return half.dtype in HALF_TYPES and (half.dtype != compute or half.ndim < 2)
 
@@ -40,28 +45,23 @@ def _is_unusable(half: Tensor, compute: torch.dtype) -> bool:
 def in_float32(
     module: Module,
     halves: dict[str, Tensor],
+    buffers: Sequence[str],
     function: Callable[..., object],
-    compute: torch.dtype = torch.float32,
 ) -> Callable[..., object]:
-    """*function* of *module*, which sees *halves*, parameters of *module*, in float32.
+    """*function* of *module*, which sees *halves* and *buffers* of *module* in float32.
 
-    So it sees the buffers that code of type *compute* cannot use as they are; what it writes into
-    them is kept, rounded. The copies live as long as the graph of what *function* returns: 4 bytes
-    for each number.
+    What it writes into a buffer is kept, rounded. The copies live as long as the graph of what
+    *function* returns: 4 bytes for each number.
     """
 
     def call(*args: object, **kwargs: object) -> object:
-        buffers = {
-            f"module.{name}": buffer
-            for name, buffer in module.named_buffers()
-            if _is_unusable(buffer, compute)
-        }
+        given = {f"module.{name}": module.get_buffer(name) for name in buffers}
         copies = {f"module.{name}": half.float() for name, half in halves.items()}
-        copies |= {name: buffer.float() for name, buffer in buffers.items()}
+        copies |= {name: buffer.float() for name, buffer in given.items()}
         result = functional_call(_Caller(module), copies, (function, *args), kwargs)
         written = [
             (buffer, copies[name])
-            for name, buffer in buffers.items()
+            for name, buffer in given.items()
             if buffer.shape == copies[name].shape
             and 0 not in buffer.stride()  # else nothing can write to it
             and not buffer.is_inference()

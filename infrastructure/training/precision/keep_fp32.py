@@ -20,7 +20,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from infrastructure.torch_internals.modules import COMPILED
 from infrastructure.training.distributed.modules import unwrapped
-from infrastructure.training.precision.frozen_halves import HALF_TYPES, frozen_halves, in_float32
+from infrastructure.training.precision.frozen_halves import (
+    HALF_TYPES,
+    frozen_halves,
+    half_buffers,
+    in_float32,
+)
 
 _MARK = "keeps_fp32"
 _REPLACED = "_forward_before_keep_fp32"  # attribute of a module that had its own forward
@@ -120,7 +125,7 @@ def _fp32_forward(device_type: str) -> Callable[..., Any]:
         # Copies of `self` share this function: it must refer to no module.
         inner = vars(self).get(_REPLACED) or type(self).forward.__get__(self)
         if halves := frozen_halves(self):
-            inner = in_float32(self, halves, inner)
+            inner = in_float32(self, halves, half_buffers(self), inner)
         with torch.autocast(device_type, enabled=False):
             return inner(*_in_float32(args), **_in_float32(kwargs))
 
