@@ -26,13 +26,12 @@ from infrastructure.training.diagnostics.anomaly import AnomalyDetector
 from infrastructure.training.distributed.gradients import RankGradients, is_shared_by_ranks
 from infrastructure.training.distributed.modules import is_sharded
 from infrastructure.training.evaluation_weights import averaging_optimizers
-from infrastructure.training.inputs import random_state, restore_random_state
 from infrastructure.training.loss_scale import make_loss_scale
 from infrastructure.training.multi_optimizer import wrapped_optimizer
 from infrastructure.training.optimizer_step import OptimizerStep, global_norm
 from infrastructure.training.overflow_log import OverflowLog
 from infrastructure.training.precision import Precision, checked_loss, explain_backward_error
-from infrastructure.training.precision.compiled_calls import CompiledCalls
+from infrastructure.training.precision.compiled_calls import CompiledCalls, EagerRetry
 from infrastructure.training.precision.frozen_halves import frozen_halves
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.precision.switch import PrecisionSwitch
@@ -115,6 +114,11 @@ class FP16Trainer:
             if is_shared_by_ranks(model)
             else None
         )
+        self._retry = (
+            None
+            if compiled is None or self._ranks is not None
+            else EagerRetry(compiled, self.device, lambda: self.training_steps, self._drop_window)
+        )
         self._micro_batches = self._replays = 0
         self._window_loss: Tensor | None = None
         self._skipped: Tensor | None = None
@@ -157,25 +161,28 @@ class FP16Trainer:
     ) -> None:
         """Run `training_step` and `step` on *batch*; see there for the arguments.
 
-        Where compiled code cannot be differentiated as the loss asks, the step is eager.
+        Where compiled code cannot be differentiated as the loss asks, the accumulation window is
+        taken again eagerly.
         """
-        compiled = self.compiled
-        if compiled is None or compiled.refused_reason is not None or self._ranks is not None:
+
+        def take() -> None:
             self.step(self.training_step(batch, compute_loss_fn), replay=replay)
-            return
-        random, steps = random_state(self.device), self.training_steps
-        try:
-            self.step(self.training_step(batch, compute_loss_fn), replay=replay)
-        except RuntimeError as error:
-            if self._micro_batches > 0 or self.training_steps > steps:
-                raise
-            self._buffers.close_window(self._one)  # with their values from before
-            restore_random_state(random, self.device)
-            with compiled.eager_after(error):
-                self.step(self.training_step(batch, compute_loss_fn), replay=replay)
+
+        if self._retry is None:
+            take()
+        else:
+            self._retry.take(take, self._micro_batches)
+
+    def _drop_window(self) -> None:
+        """Forget the micro-batches accumulated, and restore the buffers from before them."""
+        self._window_loss, self._micro_batches, self._replays = None, 0, 0
+        self._buffers.close_window(self._one)
 
     def training_step(self, batch: B, compute_loss_fn: Callable[[Forward, B], Tensor]) -> Tensor:
         """Compute the loss of *batch*: the model in half precision, the loss in float32.
+
+        Step a loss before you compute that of the next optimizer step: a skipped step restores the
+        buffers of the newest loss only.
 
         Args:
             batch: Passed to *compute_loss_fn* unchanged.

@@ -14,6 +14,7 @@ from infrastructure.torch_internals.compiled_backward import (
     backward_compiled_with_forward,
     compile_unavailable_reason,
 )
+from infrastructure.training.inputs import random_state, restore_random_state
 
 # Without it, all models of a class share torch's limit of compiled shapes.
 _ISOLATED: dict[str, Any] = {
@@ -90,6 +91,55 @@ class CompiledCalls:
         except Exception as error:  # of the compiler, or the model's own
             with self.eager_after(error):
                 return function(*args, **kwargs)
+
+
+class EagerRetry:
+    """Takes an accumulation window again, eagerly, where a compiled micro-batch of it fails.
+
+    Compiled code that a loss differentiates twice fails in the backward pass, when gradients of the
+    window are mixed already. So all its micro-batches are computed again, with the same random
+    numbers.
+
+    Args:
+        calls: The compiled calls.
+        device: Its random generator is restored, beside those of Python and torch.
+        steps: Returns the number of optimizer steps attempted.
+        drop_window: Leaves the trainer as before the window.
+    """
+
+    def __init__(
+        self,
+        calls: CompiledCalls,
+        device: torch.device,
+        steps: Callable[[], int],
+        drop_window: Callable[[], None],
+    ) -> None:
+        self._calls, self._device = calls, device
+        self._steps, self._drop_window = steps, drop_window
+        self._taken: list[Callable[[], None]] = []  # micro-batches of the window under way
+        self._random: dict[str, Any] = {}
+
+    def take(self, micro_batch: Callable[[], None], accumulated: int) -> None:
+        """Take *micro_batch*, before which so many of its window are *accumulated*."""
+        if self._calls.refused_reason is not None:
+            micro_batch()
+            return
+        if accumulated == 0:
+            self._taken, self._random = [], random_state(self._device)
+        steps = self._steps()
+        try:
+            micro_batch()
+        except RuntimeError as error:
+            if self._steps() > steps or len(self._taken) < accumulated:
+                raise  # after the attempt, or some were not taken here
+            self._drop_window()
+            restore_random_state(self._random, self._device)
+            with self._calls.eager_after(error):
+                for each in (*self._taken, micro_batch):
+                    each()
+        self._taken.append(micro_batch)
+        if self._steps() > steps:
+            self._taken.clear()  # they hold batches
 
 
 def _log_refused(reason: str) -> None:

@@ -225,6 +225,41 @@ def test_where_the_compiler_fails_steps_are_eager(backend, loss):
     assert expected in told["reason"]
 
 
+@pytest.mark.parametrize("first", range(3))
+def test_a_window_is_taken_again_where_a_micro_batch_is_differentiated_twice(first):
+    """Eager and compiled trainers agree bit for bit, also in buffers and random numbers."""
+    results = []
+    for compiled in (None, CompiledCalls(backend="aot_eager", on_refused=[].append)):
+        trainer = trainer_of(compiled, dropout=0.3, accumulate=3, loss_scale=256.0)
+        torch.manual_seed(3)
+        for index, batch in enumerate(batches(9)):
+            trainer.train_batch(batch, with_gradient_penalty if index >= first else mse)
+        results.append(trainer)
+    eager, ours = results
+    assert "backward" in ours.compiled.refused_reason
+    assert ours.get_stats() == eager.get_stats()
+    assert_equal(ours, eager)
+
+
+def test_an_error_inside_a_window_that_comes_again_is_raised_and_the_window_goes_on():
+    def failing_loss(forward: Any, x: Tensor) -> Tensor:
+        raise RuntimeError(f"of the user, {forward(x).shape}")
+
+    eager, ours = (
+        trainer_of(each, accumulate=2, loss_scale=256.0)
+        for each in (None, CompiledCalls(backend="aot_eager"))
+    )
+    first, second = batches(2)
+    for trainer in (eager, ours):
+        trainer.train_batch(first, mse)
+        with pytest.raises(RuntimeError, match="of the user"):
+            trainer.train_batch(first, failing_loss)
+        trainer.train_batch(second, mse)
+    assert ours.compiled.refused_reason is None
+    assert ours.get_stats()["applied_steps"] == 1
+    torch.testing.assert_close(ours.model.trunk.weight, eager.model.trunk.weight)
+
+
 def test_the_forward_pass_shows_that_the_backward_pass_cannot_be_compiled():
     ours = trainer_of(CompiledCalls(backend=without_backward))
     loss = ours.training_step(batches(1)[0], mse)
