@@ -174,7 +174,7 @@ class StepStats(BaseEvent):
         return 0 if self.precision == "fp32" else self.attempted
 
     def parts_with_nonfinite_losses(self, in_a_row: int) -> tuple[str, ...]:
-        """Names of the parts of which so many losses *in_a_row*, or more, were not finite."""
+        """Names of the parts with that many non-finite losses *in_a_row*, or more."""
         return tuple(p.name for p in self.parts if p.consecutive_nonfinite_losses >= in_a_row)
 
     def merged_with(self, later: StepStats) -> StepStats:
