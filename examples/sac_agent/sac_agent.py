@@ -121,7 +121,7 @@ def temperature_loss(forward: Forward, _batch: Batch, computed: Computed) -> Ten
     return torch.log(forward.method("temperature")) * (1.0 - computed["log_prob"])
 
 
-def act(forward: Forward, state_B3: Tensor, generator: torch.Generator) -> Tensor:
+def act(forward: Forward, state_B3: Tensor, generator: torch.Generator, _: Computed) -> Tensor:
     """Sampled torques ``[B, 1]``."""
     mean_B1, log_std_B1 = forward.method("policy", state_B3).chunk(2, dim=1)
     noise_B1 = torch.randn(mean_B1.shape, generator=generator, device=mean_B1.device)

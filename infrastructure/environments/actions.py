@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -14,9 +14,12 @@ from infrastructure.environments.course import Array
 if TYPE_CHECKING:
     from gymnasium import Space
 
-Act: TypeAlias = Callable[[Forward, Tensor, torch.Generator], Tensor]
-"""Function from the policy, the observations ``[N, …]`` of N environments and a random generator,
-both on the run's device, to the actions ``[N, …]``. It must draw from that generator alone."""
+Act: TypeAlias = Callable[[Forward, Tensor, torch.Generator, MutableMapping[str, Tensor]], Tensor]
+"""Function from the policy, the observations ``[N, …]`` of N environments, a random generator, both
+on the run's device, and the policy's state to the actions ``[N, …]``.
+
+It must draw from that generator alone. A recurrent policy keeps tensors ``[N, …]`` in its state,
+which is empty when a round begins, and 0 for an environment in which an episode begins."""
 
 
 class UnsuitableActionsError(TypeError):

@@ -74,6 +74,7 @@ class Course:
         environments: As given.
         observations: Current ones, ``[N, …]``; always those of running episodes, but for
             environments that only reset themselves in the next step.
+        begins: Whether they are the first ones of their episodes, bool ``[N]``.
 
     Raises:
         UnsuitableEnvironmentError: They do not begin again by themselves.
@@ -89,6 +90,7 @@ class Course:
         self.environments, self._name = environments, name
         self.observations: Array = np.array(environments.reset(seed=seed)[0])
         self._ended = np.zeros(environments.num_envs, dtype=bool)
+        self.begins = ~self._ended
         self._episodes = [0] * environments.num_envs
 
     def step(self, actions: Array, place: Place) -> Step:
@@ -122,6 +124,7 @@ class Course:
         self._episodes = [
             count + int(end) for count, end in zip(self._episodes, ended, strict=True)
         ]
+        self.begins = ended if self._same_step else resetting
         if not self._same_step:
             self._ended = ended
         return step

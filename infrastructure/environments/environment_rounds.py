@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,8 @@ class RoundOptions:
         rounds_per_reset: 1 begins every round with a reset. With N the environments go on for N
             rounds, so that episodes may be longer than a round; a resumed run repeats the recorded
             actions since the last reset.
+        sequence_length: Above 1 a batch holds *batch_size* sequences of so many transitions; see
+            `Memory.sample_sequences`.
 
     Raises:
         ValueError: A value is outside its range.
@@ -66,9 +68,17 @@ class RoundOptions:
     warm_up_steps: int = 0
     capacity: int = 1_000_000
     rounds_per_reset: int = 1
+    sequence_length: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("steps", "updates", "batch_size", "capacity", "rounds_per_reset"):
+        for name in (
+            "steps",
+            "updates",
+            "batch_size",
+            "capacity",
+            "rounds_per_reset",
+            "sequence_length",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.warm_up_steps < 0:
@@ -118,6 +128,7 @@ class EnvironmentRounds:
             UnsuitableActionsError: *act* returned something other than one action for each.
             ValueError: Rounds before were recorded in another number of environments.
             ReplayBufferWriteError: The disk refuses.
+            ValueError: The rounds so far are shorter than a sequence.
         """
         if roles.check:
             return self._try_out(round_, roles)
@@ -210,24 +221,31 @@ class EnvironmentRounds:
         space.seed(self._seed(round_, _RANDOM))
         generator = torch.Generator(roles.device).manual_seed(self._seed(round_, _ACT))
         random_steps = self._length(round_) - self._options.steps
-        steps = []
+        steps: list[Step] = []
+        state: dict[str, Tensor] = {}
         for number in range(self._length(round_)):
             if number < random_steps:
                 actions = space.sample()
             else:
-                actions = self._actions(course, roles, generator)
+                actions = self._actions(course, roles, generator, state)
             place = Place(run=self._context.run_id, round=round_, step=number, take=take)
             steps.append(course.step(actions, place))
         return steps
 
-    def _actions(self, course: Course, roles: Roles, generator: torch.Generator) -> Array:
+    def _actions(
+        self, course: Course, roles: Roles, generator: torch.Generator, state: dict[str, Tensor]
+    ) -> Array:
         """What the policy does, or a random action where that is not finite."""
+        begins = torch.as_tensor(course.begins, device=roles.device)
+        for name, tensor in state.items():
+            rows = begins.view(-1, *[1] * (tensor.ndim - 1))
+            state[name] = tensor.masked_fill(rows, 0)
         observations = torch.as_tensor(course.observations, device=roles.device)
         if observations.is_floating_point():
             observations = observations.float()
         space = course.environments.action_space
         chosen = checked_actions(
-            self._act(roles.policy, observations, generator), self._act, observations, space
+            self._act(roles.policy, observations, generator, state), self._act, observations, space
         )
         finite = np.isfinite(chosen).reshape(len(chosen), -1).all(axis=1)
         if not finite.all():
@@ -244,7 +262,10 @@ class EnvironmentRounds:
     def _sample(self, round_: int, roles: Roles, memory: Memory) -> list[Batch]:
         generator = torch.Generator().manual_seed(self._seed(round_, _SAMPLE))
         batches = self._options.updates * roles.batches_per_step
-        return [memory.sample(self._options.batch_size, generator) for _ in range(batches)]
+        rows, length = self._options.batch_size, self._options.sequence_length
+        if length > 1:
+            return [memory.sample_sequences(rows, length, generator) for _ in range(batches)]
+        return [memory.sample(rows, generator) for _ in range(batches)]
 
     def _length(self, round_: int) -> int:
         """Steps of each environment in *round_*."""

@@ -85,7 +85,7 @@ PARTS = (
 TARGETS = (Target(module="target", source="critic", tau=0.05),)
 
 
-def act(forward: Any, observations: Tensor, generator: torch.Generator) -> Tensor:
+def act(forward: Any, observations: Tensor, generator: torch.Generator, _state: Any) -> Tensor:
     action = forward.method("act", observations)
     return action + 0.1 * torch.randn(action.shape, generator=generator)
 

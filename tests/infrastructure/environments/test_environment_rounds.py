@@ -26,6 +26,7 @@ from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.rounds import batches_of_each_kind
 from tests.infrastructure.environments.acting_job import (
     OPTIONS,
+    PARTS,
     ROUNDS,
     STEPS,
     UPDATES,
@@ -40,6 +41,7 @@ from tests.infrastructure.environments.acting_job import (
 
 FP32 = PrecisionState(requested="fp16", effective="fp32", reason="override")
 WARM_UP = OPTIONS["warm_up_steps"]
+OF_SEQUENCES = {"rounds_per_reset": 3, "sequence_length": 5}
 
 
 def run(
@@ -122,6 +124,65 @@ def test_a_stopped_run_resumes_bit_for_bit(stop_at, environments, rounds_per_res
     assert result.stats == expected.stats
     assert torch.equal(weights(resumed), weights(undisturbed))
     assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+
+
+def recurrent(forward: Any, observations: torch.Tensor, generator: Any, state: Any) -> Any:
+    """Acts by the sum of what it has seen in its episode."""
+    state["seen"] = observations + state.get("seen", torch.zeros_like(observations))
+    return act(forward, state["seen"], generator, state)
+
+
+def by_rows(loss: Any) -> Any:
+    """*loss* of single transitions for batches of sequences of 5."""
+
+    def of_sequences(forward: Any, batch: Any, computed: Any) -> torch.Tensor:
+        assert batch["first"].shape == (OPTIONS["batch_size"], 5)
+        rows = {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
+        return loss(forward, rows, computed)
+
+    return of_sequences
+
+
+@pytest.mark.parametrize("stop_at", [2, 11, 22, 29])
+def test_a_stopped_recurrent_policy_of_sequences_resumes_bit_for_bit(stop_at, tmp_path):
+    parts = [replace(part, loss=by_rows(part.loss)) for part in PARTS]
+
+    def make(name: str) -> OnPolicyJob:
+        given = {"policy": recurrent, "job": {"parts": parts}}
+        return make_job(tmp_path / name, ENVIRONMENTS["two"], **given, **OF_SEQUENCES)
+
+    undisturbed, stopped, resumed = make("whole"), make("parts"), make("parts")
+    expected, _ = run(undisturbed, tmp_path / "whole")
+    run(stopped, tmp_path / "parts", at_calls(**{f"call_{stop_at}": Stop(reason="t")}))
+    result, _ = run(resumed, tmp_path / "parts")
+    assert result.stats == expected.stats
+    assert torch.equal(weights(resumed), weights(undisturbed))
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("NextStep", 6), ("SameStep", 5)])
+def test_the_state_of_a_policy_is_0_where_an_episode_begins(mode, steps, tmp_path):
+    """The policy counts its steps in episodes of 5, after which NextStep only resets in a step."""
+    counts: list[list[float]] = []
+
+    def counting(forward: Any, observations: torch.Tensor, generator: Any, state: Any) -> Any:
+        state["count"] = state.get("count", torch.zeros(len(observations))) + 1
+        counts.append(state["count"].tolist())
+        return act(forward, observations, generator, state)
+
+    def of_5() -> Any:
+        return pendulums(2, mode, limit=5)
+
+    given = {"policy": counting, "job": {"epochs": 1}, "warm_up_steps": 0}
+    run(make_job(tmp_path, of_5, **given), tmp_path)
+    of_a_round = [[1.0 + number % steps] * 2 for number in range(STEPS)]
+    assert counts == of_a_round * (ROUNDS // 2)
+
+
+def test_rounds_shorter_than_a_sequence_are_refused(tmp_path):
+    job = make_job(tmp_path, warm_up_steps=0, sequence_length=STEPS + 1)
+    with pytest.raises(ValueError, match="gave no 13 consecutive transitions"):
+        run(job, tmp_path)
 
 
 @pytest.mark.parametrize("lost_bytes", [0, 1, 2000])
@@ -338,8 +399,8 @@ def test_a_deterministic_environment_is_not_warned_of(tmp_path):
 
 
 def test_actions_that_are_not_finite_are_replaced_and_told_once(tmp_path):
-    def broken(forward: Any, observations: torch.Tensor, generator: torch.Generator) -> Any:
-        return act(forward, observations, generator) * torch.nan
+    def broken(*arguments: Any) -> Any:
+        return act(*arguments) * torch.nan
 
     warnings = Warnings()
     run(make_job(tmp_path, policy=broken, context={"logger": warnings}), tmp_path)
@@ -387,7 +448,10 @@ def test_environments_that_do_not_fit_are_refused_by_name(make_environments, tol
         run(make_job(tmp_path, make_environments), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["steps", "updates", "batch_size", "capacity", "rounds_per_reset"])
+@pytest.mark.parametrize(
+    "name",
+    ["steps", "updates", "batch_size", "capacity", "rounds_per_reset", "sequence_length"],
+)
 def test_sizes_out_of_range_are_refused_by_name(name):
     options = RoundOptions(**OPTIONS)
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -62,3 +63,73 @@ def test_records_of_another_environment_are_refused_by_field():
     held = Memory(gymnasium.make_vec("Pendulum-v1", num_envs=1), 3)
     with pytest.raises(UnsuitableEnvironmentError, match=r"3 numbers in each observation.* has 4"):
         held.add(transitions(1))
+
+
+def steps(environment: int, *numbers: int, run: str = "run") -> list[Transition]:
+    """Steps of one episode, numbered; those of environment 2 observe 2000 and more."""
+    return [
+        Transition(
+            group=f"episode of {environment}",
+            observation={"observation": (1000.0 * environment + number,) * 4},
+            action={"action": (0,)},
+            reward=1.0,
+            next_observation={"observation": (1000.0 * environment + number + 1,) * 4},
+            terminated=False,
+            info={"run": run, "environment": environment},
+        )
+        for number in numbers
+    ]
+
+
+def windows(transitions: list[Transition], length: int, capacity: int = 100) -> Any:
+    """The different sequences of many drawn: observations, and in which of them one begins."""
+    held = Memory(gymnasium.make_vec("CartPole-v1", num_envs=2), capacity)
+    held.add(transitions)
+    batch = held.sample_sequences(400, length, torch.Generator().manual_seed(1))
+    assert batch["observation"].shape == (400, length, 4)
+    assert batch["first"].shape == batch["reward"].shape == (400, length)
+    observations, first = (batch[name].long().tolist() for name in ("observation", "first"))
+    return {
+        tuple(row[0] for row in rows): flags
+        for rows, flags in zip(observations, first, strict=True)
+    }
+
+
+def test_a_sequence_stays_in_its_environment_and_run():
+    turns = [each for number in range(4) for n in (1, 2) for each in steps(n, number)]
+    assert windows([*turns, *steps(1, 4, 5, 6, run="later")], 3) == {
+        (1000, 1001, 1002): [1, 0, 0],
+        (1001, 1002, 1003): [1, 0, 0],
+        (2000, 2001, 2002): [1, 0, 0],
+        (2001, 2002, 2003): [1, 0, 0],
+        (1004, 1005, 1006): [1, 0, 0],
+    }
+
+
+def test_the_beginning_of_an_episode_is_marked():
+    episodes = steps(1, 0, 1), [replace(each, group="next") for each in steps(1, 2, 3)]
+    assert windows([*episodes[0], *episodes[1]], 4) == {(1000, 1001, 1002, 1003): [1, 0, 1, 0]}
+
+
+def test_steps_after_a_lost_one_are_marked():
+    assert windows(steps(1, 0, 1, 3, 4), 4) == {(1000, 1001, 1003, 1004): [1, 0, 1, 0]}
+
+
+def test_the_oldest_steps_leave_the_sequences():
+    turns = [each for number in range(4) for n in (1, 2) for each in steps(n, number)]
+    assert windows(turns, 2, capacity=4) == {(1002, 1003): [1, 0], (2002, 2003): [1, 0]}
+    assert windows(turns[:-1], 2, capacity=3) == {(1002, 1003): [1, 0]}
+
+
+def test_all_sequences_are_equally_likely():
+    held = Memory(gymnasium.make_vec("CartPole-v1", num_envs=2), 100)
+    held.add(steps(1, 0, 1, 2, 3) + steps(2, 0, 1))
+    batch = held.sample_sequences(4000, 2, torch.Generator().manual_seed(1))
+    counts = batch["observation"][:, 0, 0].long().unique(return_counts=True)[1].tolist()
+    assert len(counts) == 4
+    assert all(abs(count - 1000) < 150 for count in counts)
+
+
+def test_too_few_steps_for_a_sequence_are_refused():
+    with pytest.raises(ValueError, match=r"CartPole-v1 gave no 3 consecutive.* sequence_length"):
+        windows(steps(1, 0, 1) + steps(2, 0, 1), 3)
