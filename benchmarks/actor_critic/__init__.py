@@ -1,1 +1,1 @@
-"""SAC on Pendulum-v1: the example agent beside a textbook's loop, in each precision."""
+"""SAC and a Dreamer on Pendulum-v1: the example agents beside what they are compared with."""
