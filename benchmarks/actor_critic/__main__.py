@@ -2,7 +2,7 @@
 
 SAC stands beside a textbook's loop. Both learn from 20,000 steps of the environment with one update
 for each step after the warm-up, the example agent in rounds of 50. The Dreamer (``--agent
-dreamer``), which learns from 7,000 steps, stands beside random actions, SAC, itself with rollouts
+dreamer``), which learns from 6,000 steps, stands beside random actions, SAC, itself with rollouts
 of one imagined step, and itself without imagination; see `without_imagination`. The mean action
 plays 100 episodes from the same starts. On one thread a run takes one to two minutes of CPU time in
 FP32.

@@ -222,7 +222,7 @@ class DreamerAgent:
             targets=[Target(module="target", source="critic", tau=0.02)],
             batches=EnvironmentRounds(context, transitions, pendulums, act, options).batches,
             evaluate=evaluate,
-            epochs=6,
+            epochs=5,
             rounds_per_epoch=5,
         )
 
