@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Iterable
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,9 +59,11 @@ class Memory:
         self._tensors = {name: torch.from_numpy(array) for name, array in self._arrays.items()}
         self._capacity, self._added = capacity, 0
         self._begins = torch.zeros(capacity)  # 1 where an episode begins in its stream
+        self._stream = np.zeros(capacity, np.int32)  # number of each transition's stream
+        self._streams: dict[tuple[object, object], int] = {}
+        self._last: dict[int, Transition] = {}  # of each stream
+        self._sorted: tuple[Tensor, Array] | None = None  # until transitions are added
         self._name = name_of(environments)
-        self._streams: dict[tuple[object, object], list[int]] = defaultdict(list)  # their numbers
-        self._last: dict[tuple[object, object], Transition] = {}  # of each stream
 
     def add(self, transitions: Iterable[Transition]) -> None:
         """Add *transitions* in their order; above the capacity the oldest leave.
@@ -72,9 +71,11 @@ class Memory:
         Raises:
             UnsuitableEnvironmentError: One is of an environment of another shape.
         """
+        self._sorted = None
         for transition in transitions:
             row = self._added % self._capacity
-            stream = transition.info.get("run"), transition.info.get("environment")
+            origin = transition.info.get("run"), transition.info.get("environment")
+            stream = self._streams.setdefault(origin, len(self._streams))
             for name, value in (
                 ("observation", transition.observation[OBSERVATION]),
                 ("action", transition.action[ACTION]),
@@ -94,8 +95,7 @@ class Memory:
                     )
                 array[row] = numbers.reshape(array.shape[1:])
             self._begins[row] = not _goes_on(self._last.get(stream), transition)
-            self._last[stream] = transition
-            self._streams[stream].append(self._added)
+            self._stream[row], self._last[stream] = stream, transition
             self._added += 1
 
     def sample(self, rows: int, generator: torch.Generator) -> Batch:
@@ -120,25 +120,29 @@ class Memory:
         Raises:
             ValueError: No stream is long enough.
         """
-        streams = list(self._streams.values())
-        for numbers in streams:
-            del numbers[: bisect_left(numbers, self._added - self._capacity)]
-        ends = list(accumulate(max(0, len(numbers) - length + 1) for numbers in streams))
-        if not ends or ends[-1] == 0:
+        rows_of_streams, streams = self._by_stream()
+        within = streams[length - 1 :] == streams[: max(0, len(streams) - length + 1)]
+        starts = torch.from_numpy(within).nonzero()[:, 0]
+        if not len(starts):
             raise ValueError(
                 f"{self._name} gave no {length} consecutive transitions yet, counted in each "
                 "environment: collect more steps in a round, or shorten sequence_length"
             )
-        windows = []
-        for drawn in torch.randint(ends[-1], (rows,), generator=generator).tolist():
-            chosen = bisect_right(ends, drawn)
-            end = len(streams[chosen]) - (ends[chosen] - 1 - drawn)
-            windows.append(streams[chosen][end - length : end])
-        index = torch.tensor(windows) % self._capacity
+        start = starts[torch.randint(len(starts), (rows, 1), generator=generator)]
+        index = rows_of_streams[start + torch.arange(length)]
         batch = {name: tensor[index] for name, tensor in self._tensors.items()}
         first = self._begins[index]
         first[:, 0] = 1
         return {**batch, "first": first}
+
+    def _by_stream(self) -> tuple[Tensor, Array]:
+        """Rows in the order of their streams, the oldest first, and the stream of each."""
+        if self._sorted is None:
+            numbers = np.arange(max(0, self._added - self._capacity), self._added)
+            rows = numbers % self._capacity
+            rows = rows[np.argsort(self._stream[rows], kind="stable")]
+            self._sorted = torch.from_numpy(rows), self._stream[rows]
+        return self._sorted
 
 
 def _goes_on(before: Transition | None, transition: Transition) -> bool:

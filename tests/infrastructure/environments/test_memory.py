@@ -130,6 +130,9 @@ def test_all_sequences_are_equally_likely():
     assert all(abs(count - 1000) < 150 for count in counts)
 
 
-def test_too_few_steps_for_a_sequence_are_refused():
-    with pytest.raises(ValueError, match=r"CartPole-v1 gave no 3 consecutive.* sequence_length"):
-        windows(steps(1, 0, 1) + steps(2, 0, 1), 3)
+@pytest.mark.parametrize("length", [3, 9])
+def test_too_few_steps_for_a_sequence_are_refused(length):
+    with pytest.raises(
+        ValueError, match=rf"CartPole-v1 gave no {length} consecutive.* sequence_length"
+    ):
+        windows(steps(1, 0, 1) + steps(2, 0, 1), length)
