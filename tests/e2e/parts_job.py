@@ -119,7 +119,7 @@ def parts_job(
         if place == "batch" and number == last:
             time.sleep(LAST_BATCH_SECONDS)
 
-    def act(forward, state: Tensor, generator: torch.Generator) -> Tensor:
+    def act(forward, state: Tensor, generator: torch.Generator, _memory: object) -> Tensor:
         nonlocal acted
         reach("act", acted)
         acted += 1

@@ -353,8 +353,8 @@ def test_a_policy_that_acts_otherwise_is_not_blamed_on_the_environment(tmp_path)
     ],
 )
 def test_what_is_no_action_is_refused_with_the_name_of_the_function(wrong, told, tmp_path):
-    def my_policy(forward: Any, observations: torch.Tensor, generator: torch.Generator) -> Any:
-        return wrong(act(forward, observations, generator))
+    def my_policy(forward: Any, observations: torch.Tensor, generator: Any, state: Any) -> Any:
+        return wrong(act(forward, observations, generator, state))
 
     expected = r"my_policy.* for observations of shape \[2, 3\]: .* shape \[2, 1\].*float32"
     with pytest.raises(UnsuitableActionsError, match=expected) as caught:
@@ -367,15 +367,15 @@ def test_what_is_no_action_is_refused_with_the_name_of_the_function(wrong, told,
     [lambda action: action[:, 0], lambda action: action.bfloat16(), lambda action: action.double()],
 )
 def test_actions_of_another_type_or_without_a_size_of_one_are_taken(right, tmp_path):
-    def policy(forward: Any, observations: torch.Tensor, generator: torch.Generator) -> Any:
-        return right(act(forward, observations, generator))
+    def policy(forward: Any, observations: torch.Tensor, generator: Any, state: Any) -> Any:
+        return right(act(forward, observations, generator, state))
 
     result, _ = run(make_job(tmp_path, lambda: pendulums(2), policy=policy), tmp_path)
     assert result.outcome == "done"
 
 
 def test_actions_that_are_not_finite_are_replaced_in_discrete_spaces_too(tmp_path):
-    def broken(_forward: Any, observations: torch.Tensor, _generator: torch.Generator) -> Any:
+    def broken(_forward: Any, observations: torch.Tensor, *_: Any) -> Any:
         return torch.full((len(observations),), torch.nan)
 
     rounds = EnvironmentRounds(
