@@ -231,7 +231,7 @@ class FP16Trainer:
                 loss = loss * 0.0
                 self._replays += 1
             scaled = loss * self._loss_scale.scale if self.precision.scales_loss else loss
-            self._backward(scaled)
+            self._switch.forward.backward(self._backward, scaled)
         except Exception as error:
             explain_backward_error(error, loss)
             raise

@@ -144,6 +144,12 @@ class PrecisionForward:
         with self._loss_outer, self._off:
             return loss(self, batch)
 
+    def backward(self, function: Callable[..., Any], *args: Any) -> None:
+        """Run *function*, a backward pass: what it recomputes sees what the calls saw."""
+        if self._halves:
+            function = in_float32(self._module, self._halves, self._half_buffers, function)
+        function(*args)
+
     def without_autocast(self) -> AbstractContextManager[Any]:
         """A region for evaluation: outside the training region, without cached casts."""
         return self._off

@@ -9,6 +9,7 @@ import pytest
 import structlog
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import PrecisionState
@@ -130,6 +131,47 @@ def test_a_checkpoint_of_one_precision_is_resumed_in_the_other_bit_for_bit(half,
     states = [trainer.model.state_dict() for trainer in (undisturbed, resumed)]
     assert states[0]["base.0.weight"].dtype == half
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+class Recomputing(nn.Module):
+    """A trained layer beside frozen half ones, recomputed in the backward pass or not."""
+
+    def __init__(self, half: torch.dtype, reentrant: bool | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.base, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+        for module in (self.base, self.norm):
+            module.to(half).requires_grad_(False)
+        self.adapter, self.reentrant = nn.Linear(4, 4), reentrant
+
+    def block(self, x: Tensor) -> Tensor:
+        return self.norm(self.base(x)) + self.adapter(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.reentrant is None:
+            return self.block(x)
+        return checkpoint(self.block, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_recomputation_in_the_backward_pass_sees_what_the_forward_pass_saw(half, reentrant):
+    def trained(how: bool | None) -> Tensor:
+        model = Recomputing(half, how)
+        trainer = FP16Trainer(
+            model,
+            torch.optim.SGD(model.adapter.parameters(), lr=0.1, fused=True),
+            FP16TrainingConfig(cpu_half=True, loss_scale=64.0),
+        )
+        x = torch.ones(8, 4, requires_grad=True)
+        for name in ("fp16", "fp32", "bf16"):  # live flips
+            trainer.set_precision(PrecisionState(requested=name, effective=name, reason="default"))
+            trainer.train_batch(x, lambda forward, x: forward(x).square().mean())
+        assert trainer.get_stats()["applied_steps"] == 3
+        assert model.base.weight.dtype == half
+        return model.adapter.weight.detach()
+
+    assert torch.equal(trained(reentrant), trained(None))
 
 
 def test_a_module_kept_in_fp32_sees_its_frozen_halves_in_float32():
