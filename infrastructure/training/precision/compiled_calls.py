@@ -116,8 +116,8 @@ class EagerRetry:
     ) -> None:
         self._calls, self._device = calls, device
         self._steps, self._drop_window = steps, drop_window
-        self._taken: list[Callable[[], None]] = []  # micro-batches of the window under way
-        self._random: dict[str, Any] = {}
+        # Micro-batches of the window under way, each with the random numbers before it.
+        self._taken: list[tuple[Callable[[], None], dict[str, Any]]] = []
 
     def take(self, micro_batch: Callable[[], None], accumulated: int) -> None:
         """Take *micro_batch*, before which so many of its window are *accumulated*."""
@@ -125,19 +125,19 @@ class EagerRetry:
             micro_batch()
             return
         if accumulated == 0:
-            self._taken, self._random = [], random_state(self._device)
-        steps = self._steps()
+            self._taken = []
+        steps, random = self._steps(), random_state(self._device)
         try:
             micro_batch()
         except RuntimeError as error:
             if self._steps() > steps or len(self._taken) < accumulated:
                 raise  # after the attempt, or some were not taken here
             self._drop_window()
-            restore_random_state(self._random, self._device)
             with self._calls.eager_after(error):
-                for each in (*self._taken, micro_batch):
+                for each, before in (*self._taken, (micro_batch, random)):
+                    restore_random_state(before, self._device)
                     each()
-        self._taken.append(micro_batch)
+        self._taken.append((micro_batch, random))
         if self._steps() > steps:
             self._taken.clear()  # they hold batches
 

@@ -241,6 +241,19 @@ def test_a_window_is_taken_again_where_a_micro_batch_is_differentiated_twice(fir
     assert_equal(ours, eager)
 
 
+def test_random_numbers_drawn_between_the_micro_batches_are_drawn_once():
+    """As by a data loader that shuffles or augments."""
+    results = []
+    for compiled in (None, CompiledCalls(backend="aot_eager", on_refused=[].append)):
+        trainer = trainer_of(compiled, dropout=0.3, accumulate=3, loss_scale=256.0)
+        torch.manual_seed(3)
+        for index, batch in enumerate(batches(9)):
+            noise = torch.randn_like(batch)
+            trainer.train_batch(batch + noise, with_gradient_penalty if index >= 1 else mse)
+        results.append(trainer)
+    assert_equal(results[1], results[0])
+
+
 def test_an_error_inside_a_window_that_comes_again_is_raised_and_the_window_goes_on():
     def failing_loss(forward: Any, x: Tensor) -> Tensor:
         raise RuntimeError(f"of the user, {forward(x).shape}")
