@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,8 @@ Act: TypeAlias = Callable[[Forward, Tensor, torch.Generator, MutableMapping[str,
 on the run's device, and the policy's state to the actions ``[N, …]``.
 
 It must draw from that generator alone. A recurrent policy keeps tensors ``[N, …]`` in its state,
-which is empty when a round begins, and 0 for an environment in which an episode begins."""
+which is empty when a round begins, and 0 for an environment in which an episode begins or whose
+action was not finite."""
 
 
 class UnsuitableActionsError(TypeError):
@@ -59,6 +61,42 @@ def checked_actions(got: object, act: Act, observations: Tensor, space: Space[Ar
         chosen = chosen.float()
     array: Array = chosen.numpy().reshape(shape).copy()
     return array
+
+
+def in_type(chosen: Array, act: Act, space: Space[Array]) -> Array:
+    """The finite actions *chosen* in the type of *space*.
+
+    Raises:
+        ValueError: A value does not fit that type.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        actions: Array = chosen.astype(space.dtype)
+    fits = np.isfinite(actions).all()
+    if not np.issubdtype(actions.dtype, np.inexact):
+        fits = (actions == chosen).all()
+    if not fits:
+        raise ValueError(
+            f"{name_of_function(act)} returned actions that do not fit {space.dtype}, such as "
+            f"{chosen.flat[int(np.argmax(~np.isclose(chosen, actions)))]}: round or clip them"
+        )
+    return actions
+
+
+def check_state(state: Mapping[str, object], act: Act, environments: int) -> None:
+    """Raise if the policy's *state* holds anything but tensors with a row for each environment.
+
+    Raises:
+        TypeError: It does; the message names function and entry.
+    """
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.ndim and len(value) == environments:
+            continue
+        got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(
+            f"{name_of_function(act)} left {name!r} in the policy's state with {got}: keep tensors "
+            f"whose first size is that of the environments, {environments}; transpose the state of "
+            "a GRU of several layers, and keep that of an LSTM under two names"
+        )
 
 
 def name_of_function(function: Callable[..., object]) -> str:

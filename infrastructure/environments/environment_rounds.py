@@ -14,7 +14,13 @@ from infrastructure.agent_contract import RunContext
 from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.on_policy_job import Roles
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.environments.actions import Act, checked_actions, name_of_function
+from infrastructure.environments.actions import (
+    Act,
+    check_state,
+    checked_actions,
+    in_type,
+    name_of_function,
+)
 from infrastructure.environments.course import (
     ACTION,
     OBSERVATION,
@@ -80,10 +86,24 @@ class RoundOptions:
             "rounds_per_reset",
             "sequence_length",
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.warm_up_steps < 0:
-            raise ValueError(f"warm_up_steps must be at least 0, got {self.warm_up_steps}")
+            _require_count(name, getattr(self, name), 1)
+        _require_count("warm_up_steps", self.warm_up_steps, 0)
+        if self.capacity < self.sequence_length:
+            raise ValueError(
+                f"capacity must be at least sequence_length, {self.sequence_length}, got "
+                f"{self.capacity}"
+            )
+
+
+def _require_count(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
+
+
+def _forget(state: dict[str, Tensor], rows: Tensor) -> None:
+    """Set the policy's state to 0 in *rows*, bool ``[N]``."""
+    for name, tensor in state.items():
+        state[name] = tensor.masked_fill(rows.view(-1, *[1] * (tensor.ndim - 1)), 0)
 
 
 class EnvironmentRounds:
@@ -148,6 +168,13 @@ class EnvironmentRounds:
         """The batches of *round_* alone; nothing is recorded."""
         environments = self._make()
         memory = Memory(environments, self._options.capacity)
+        if self._options.sequence_length > 1:  # a round alone may be shorter than a sequence
+            memory.add(_of_environments(self._earlier))
+            for number in range(round_):
+                if number not in self._tried:
+                    course = self._reset(environments, number)
+                    self._tried[number] = self._collect(number, roles, course, take=0)
+                memory.add(transitions_of(self._tried[number]))
         steps = self._collect(round_, roles, self._reset(environments, round_), take=0)
         before = self._tried.setdefault(round_, steps)
         if environments_differ(before, steps):
@@ -237,28 +264,27 @@ class EnvironmentRounds:
         self, course: Course, roles: Roles, generator: torch.Generator, state: dict[str, Tensor]
     ) -> Array:
         """What the policy does, or a random action where that is not finite."""
-        begins = torch.as_tensor(course.begins, device=roles.device)
-        for name, tensor in state.items():
-            rows = begins.view(-1, *[1] * (tensor.ndim - 1))
-            state[name] = tensor.masked_fill(rows, 0)
-        observations = torch.as_tensor(course.observations, device=roles.device)
+        _forget(state, torch.as_tensor(course.begins, device=roles.device))
+        # A copy: the function may change it in place, and the record needs what was observed.
+        observations = torch.tensor(course.observations, device=roles.device)
         if observations.is_floating_point():
             observations = observations.float()
         space = course.environments.action_space
         chosen = checked_actions(
             self._act(roles.policy, observations, generator, state), self._act, observations, space
         )
+        check_state(state, self._act, len(chosen))
         finite = np.isfinite(chosen).reshape(len(chosen), -1).all(axis=1)
         if not finite.all():
             chosen[~finite] = space.sample()[~finite]
+            _forget(state, torch.as_tensor(~finite, device=roles.device))
             self._warn(
                 "actions_not_finite",
                 course.environments,
                 function=name_of_function(self._act),
                 consequence="random actions are taken instead; this is told once",
             )
-        actions: Array = chosen.astype(space.dtype)
-        return actions
+        return in_type(chosen, self._act, space)
 
     def _sample(self, round_: int, roles: Roles, memory: Memory) -> list[Batch]:
         generator = torch.Generator().manual_seed(self._seed(round_, _SAMPLE))

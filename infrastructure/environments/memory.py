@@ -147,8 +147,7 @@ class Memory:
 
 def _goes_on(before: Transition | None, transition: Transition) -> bool:
     """Whether *transition* follows *before* in one episode."""
-    return (
-        before is not None
-        and before.group == transition.group
-        and before.next_observation == transition.observation
-    )
+    if before is None or before.group != transition.group:
+        return False
+    one, other = before.next_observation, transition.observation
+    return one == other or repr(one) == repr(other)  # NaN differs from itself

@@ -23,7 +23,7 @@ from infrastructure.events.event import BaseEvent, StepStats
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics.fp32_check import check_fp32_step
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
-from infrastructure.training.rounds import batches_of_each_kind
+from infrastructure.training.rounds import batches_of_each_kind, first_batches
 from tests.infrastructure.environments.acting_job import (
     OPTIONS,
     PARTS,
@@ -183,6 +183,43 @@ def test_rounds_shorter_than_a_sequence_are_refused(tmp_path):
     job = make_job(tmp_path, warm_up_steps=0, sequence_length=STEPS + 1)
     with pytest.raises(ValueError, match="gave no 13 consecutive transitions"):
         run(job, tmp_path)
+
+
+def sequences_of_16(folder: Path, **changes: Any) -> OnPolicyJob:
+    """A job whose rounds are shorter than its sequences, but for the first round."""
+
+    def of_rows(loss: Any) -> Any:
+        return lambda forward, batch, computed: loss(
+            forward, {name: tensor.flatten(0, 1) for name, tensor in batch.items()}, computed
+        )
+
+    parts = [replace(part, loss=of_rows(part.loss)) for part in PARTS]
+    return make_job(folder, job={"parts": parts, "epochs": 1}, sequence_length=16, **changes)
+
+
+def test_sequences_may_be_longer_than_a_round(tmp_path):
+    """A later run needs no warm-up: it begins with what earlier runs have recorded."""
+    first = sequences_of_16(tmp_path)
+    assert len(first_batches(first, torch.device("cpu"), 2 * UPDATES)) == 2 * UPDATES
+    assert run(first, tmp_path)[0].outcome == "done"
+    changes = {"warm_up_steps": 0, "earlier": recorded(tmp_path), "context": {"run_id": "run-2"}}
+    later = sequences_of_16(tmp_path / "later", **changes)
+    assert run(later, tmp_path / "later")[0].outcome == "done"
+
+
+def test_a_policy_that_changes_its_observations_in_place_does_not_change_the_record(tmp_path):
+    def in_place(forward: Any, observations: torch.Tensor, generator: Any, state: Any) -> Any:
+        return act(forward, observations.mul_(0.5), generator, state)
+
+    def by_copy(forward: Any, observations: torch.Tensor, generator: Any, state: Any) -> Any:
+        return act(forward, observations * 0.5, generator, state)
+
+    warnings = Warnings()
+    for name, policy in (("place", in_place), ("copy", by_copy)):
+        job = make_job(tmp_path / name, policy=policy, context={"logger": warnings})
+        run(job, tmp_path / name)
+    assert recorded(tmp_path / "place") == recorded(tmp_path / "copy")
+    assert warnings.told == []
 
 
 @pytest.mark.parametrize("lost_bytes", [0, 1, 2000])
@@ -454,7 +491,76 @@ def test_environments_that_do_not_fit_are_refused_by_name(make_environments, tol
 )
 def test_sizes_out_of_range_are_refused_by_name(name):
     options = RoundOptions(**OPTIONS)
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number, at least 1, got 0"):
         replace(options, **{name: 0})
-    with pytest.raises(ValueError, match="warm_up_steps must be at least 0"):
+    with pytest.raises(ValueError, match="warm_up_steps must be a whole number, at least 0"):
         replace(options, warm_up_steps=-1)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        (torch.zeros(1, 2, 4), r"left 'h' in the policy's state with shape \[1, 2, 4\]"),
+        ((torch.zeros(2, 4), torch.zeros(2, 4)), "with tuple: keep tensors"),
+    ],
+)
+def test_a_state_without_a_row_for_each_environment_is_refused(kept, told, tmp_path):
+    def my_policy(forward: Any, observations: torch.Tensor, generator: Any, state: Any) -> Any:
+        state["h"] = kept
+        return act(forward, observations, generator, state)
+
+    with pytest.raises(TypeError, match=rf"my_policy.*{told}"):
+        run(make_job(tmp_path, lambda: pendulums(2), policy=my_policy), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environment", "number", "told"),
+    [
+        ("Pendulum-v1", 1e300, "do not fit float32, such as 1e\\+300"),
+        ("CartPole-v1", 0.9, "do not fit int64, such as 0.9"),
+    ],
+)
+def test_actions_that_do_not_fit_their_type_are_refused(environment, number, told, tmp_path):
+    def make() -> Any:
+        return gymnasium.make_vec(environment, num_envs=2, vectorization_mode="sync")
+
+    def my_policy(_forward: Any, observations: torch.Tensor, *_: Any) -> Any:
+        return torch.full((len(observations),), number, dtype=torch.float64)
+
+    rounds = EnvironmentRounds(make_context(tmp_path), (), make, my_policy, RoundOptions(**OPTIONS))
+    roles = Roles(rollout=None, policy=None, reference=None, device="cpu")
+    with pytest.raises(ValueError, match=f"my_policy.*{told}"):
+        rounds.batches(0, roles)
+
+
+def test_a_state_is_forgotten_where_an_action_is_not_finite(tmp_path):
+    seen = []
+
+    def recurrent(_forward: Any, observations: torch.Tensor, _: Any, state: Any) -> Any:
+        before = state.get("h", torch.zeros(len(observations)))
+        seen.append(before.clone())
+        state["h"] = torch.where(observations[:, 0] > 2, 0, before + 1)
+        if len(seen) == 3:
+            state["h"][0] = torch.nan
+        return state["h"].clone() * 0
+
+    rounds = EnvironmentRounds(
+        make_context(tmp_path), (), lambda: pendulums(2), recurrent, RoundOptions(**OPTIONS)
+    )
+    rounds.batches(0, Roles(rollout=None, policy=None, reference=None, device="cpu"))
+    assert [one.tolist() for one in seen[:5]] == [[0, 0], [1, 1], [2, 2], [0, 3], [1, 4]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"steps": 1.5}, {"capacity": 1e6}, {"updates": True}, {"warm_up_steps": -1}],
+)
+def test_options_that_are_no_counts_are_refused(options):
+    [name] = options
+    with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+        RoundOptions(**OPTIONS | options)
+
+
+def test_a_capacity_below_a_sequence_is_refused():
+    with pytest.raises(ValueError, match="capacity must be at least sequence_length, 16, got 10"):
+        RoundOptions(**OPTIONS | {"capacity": 10, "sequence_length": 16})

@@ -10,6 +10,7 @@ import torch
 from infrastructure.agent_contract import Transition
 from infrastructure.environments.course import UnsuitableEnvironmentError
 from infrastructure.environments.memory import Memory
+from infrastructure.trajectories import ReplayBuffer
 
 
 def transitions(*numbers: int) -> list[Transition]:
@@ -113,6 +114,26 @@ def test_the_beginning_of_an_episode_is_marked():
 
 def test_steps_after_a_lost_one_are_marked():
     assert windows(steps(1, 0, 1, 3, 4), 4) == {(1000, 1001, 1003, 1004): [1, 0, 1, 0]}
+
+
+def test_an_episode_goes_on_where_an_observation_is_nan(tmp_path):
+    """NaN differs from itself, but not where one object is all that was read from a file."""
+    made = [
+        replace(each, observation=blind(), next_observation=blind()) for each in steps(1, 0, 1, 2)
+    ]
+    buffer = ReplayBuffer(tmp_path)
+    for each in made:
+        buffer.append(each)
+    buffer.flush()
+    for known in (made, list(buffer.read())):
+        held = Memory(gymnasium.make_vec("CartPole-v1", num_envs=2), 100)
+        held.add(known)
+        batch = held.sample_sequences(1, 3, torch.Generator().manual_seed(1))
+        assert batch["first"].tolist() == [[1, 0, 0]]
+
+
+def blind() -> dict[str, tuple[float, ...]]:
+    return {"observation": (float("nan"), 1.0, 2.0, 3.0)}
 
 
 def test_the_oldest_steps_leave_the_sequences():
