@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +44,8 @@ class Part:
         scheduler: Function that builds a learning-rate scheduler, advanced by each step of the
             part, skipped or not.
         max_grad_norm: Largest norm of the part's gradient; None for the trainer's, 0 for none.
-        loss_scale: Initial loss scale; None for the trainer's.
+        loss_scale: Initial loss scale, raised to the trainer's floor if that is higher; None for
+            the trainer's.
 
     Raises:
         ValueError: A value is outside its range.
@@ -73,10 +76,15 @@ class Part:
                 f"every of part {self.name!r} must be a whole number, at least 1, got "
                 f"{self.every!r}"
             )
-        if self.max_grad_norm is not None and not self.max_grad_norm >= 0:
+        clip, scale = self.max_grad_norm, self.loss_scale
+        if clip is not None and not (_is_number(clip) and 0 <= clip < math.inf):
             raise ValueError(
-                f"max_grad_norm of part {self.name!r} must be 0 (no clipping) or more, got "
-                f"{self.max_grad_norm}"
+                f"max_grad_norm of part {self.name!r} must be finite, and 0 (no clipping) or more, "
+                f"got {clip!r}"
+            )
+        if scale is not None and not (_is_number(scale) and 0 < scale <= 2**64):
+            raise ValueError(
+                f"loss_scale of part {self.name!r} must be above 0, at most 2**64, got {scale!r}"
             )
 
 
@@ -105,11 +113,15 @@ class Target:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.tau <= 1 or not _is_count(self.every):
+        if not (_is_number(self.tau) and 0 < self.tau <= 1 and _is_count(self.every)):
             raise ValueError(
                 f"target {self.module!r} needs tau above 0, at most 1, and a whole number of at "
-                f"least 1 for every; got {self.tau} and {self.every!r}"
+                f"least 1 for every; got {self.tau!r} and {self.every!r}"
             )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_count(value: object) -> bool:

@@ -17,13 +17,21 @@ def part_parameters(
     """The parameters of *model* that each of *parts* trains, by the part's name.
 
     Raises:
-        ValueError: A name is not in the model, a part trains no parameter, two parts train one, or
-            a part trains a target.
+        ValueError: A name is not in the model, a part trains no parameter, two parts train one, a
+            part trains a target, or two targets share a parameter.
     """
     names = dict(model.named_parameters(remove_duplicate=False))
     places = {*names, *(name for name, _ in model.named_modules() if name)}
     owners: dict[Parameter, str] = {}
-    following = {p: t.module for t in targets for p in _inside(t.module, names, places).values()}
+    following: dict[Parameter, str] = {}
+    for target in targets:
+        for place, parameter in _inside(target.module, names, places).items():
+            if following.get(parameter, target.module) != target.module:
+                raise ValueError(
+                    f"targets {following[parameter]!r} and {target.module!r} both hold {place}: "
+                    "let one of them hold it"
+                )
+            following[parameter] = target.module
     chosen: dict[str, list[Parameter]] = {}
     for part in parts:
         parameters: dict[Parameter, None] = {}

@@ -326,7 +326,7 @@ def _config_of(part: Part, config: FP16TrainingConfig) -> FP16TrainingConfig:
     return replace(
         config,
         max_grad_norm=config.max_grad_norm if clip is None else clip or None,
-        loss_scale=config.loss_scale if scale is None else scale,
+        loss_scale=config.loss_scale if scale is None else max(scale, config.min_loss_scale),
     )
 
 

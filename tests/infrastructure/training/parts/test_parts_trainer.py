@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -213,6 +214,22 @@ def test_a_part_states_its_clip_and_scale_itself():
     assert ours.parts["critic"].trainer.config.max_grad_norm is None
 
 
+def test_a_parts_scale_is_raised_to_the_operators_floor():
+    parts = [replace(PARTS[0], loss_scale=1.0), *PARTS[1:]]
+    config = FP16TrainingConfig(cpu_half=True, min_loss_scale=1024.0)
+    ours = PartsTrainer(network(), parts, TARGETS, config, wish=wish("fp16"))
+    assert ours.parts["critic"].trainer.config.loss_scale == 1024.0
+
+
+@pytest.mark.parametrize(
+    "value", [{"loss_scale": -1.0}, {"loss_scale": "3"}, {"max_grad_norm": math.inf}]
+)
+def test_a_wrong_number_of_a_part_is_refused_with_its_name(value):
+    [name] = value
+    with pytest.raises(ValueError, match=f"{name} of part 'critic' must be"):
+        part(**value)
+
+
 def part(**changes: Any) -> Part:
     return replace(PARTS[0], **changes)
 
@@ -228,6 +245,11 @@ def part(**changes: Any) -> Part:
         (PARTS, [Target(module="target", source="actor", tau=0.1)], "'target'.*'actor'.*different"),
         (PARTS[1:], TARGETS, "source 'critics' of target 'target'.*no part"),
         (PARTS, [Target(module="critics", source="critics", tau=0.1)], "critics"),
+        (
+            PARTS,
+            [*TARGETS, Target(module="target.0", source="critics.0", tau=0.1)],
+            r"targets 'target' and 'target\.0' both hold target\.0\.0\.weight",
+        ),
     ],
 )
 def test_a_wrong_division_is_refused_by_name(parts, targets, told):
