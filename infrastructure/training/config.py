@@ -19,7 +19,10 @@ _STRICT = ConfigDict(strict=True, extra="forbid", validate_by_name=True, validat
 
 
 def _by_name(precision: object) -> object:
-    return next((known for known in Precision if known == precision), precision)
+    known = {"auto": "auto"} | {each.value: each for each in Precision}
+    if not isinstance(precision, str) or precision not in known:
+        raise ValueError(f"precision must be fp32, fp16, bf16 or auto, got {precision!r}")
+    return known[precision]
 
 
 @dataclass(frozen=True, kw_only=True, config=_STRICT)
