@@ -250,7 +250,9 @@ def test_a_daemon_without_the_engine_names_the_job_that_it_cannot_end(
 
 
 def test_a_job_that_vanishes_is_a_failure_with_its_name(daemons: Daemons) -> None:
-    daemons.dispatcher.settings = daemons.settings.model_copy(update={"max_attempts": 1})
+    endless = {"a": AgentSettings(settings={"steps": 10**6})}
+    changes = {"max_attempts": 1, "agents": endless}
+    daemons.dispatcher.settings = daemons.settings.model_copy(update=changes)
     daemons.until(lambda: daemons.run().steps > 10, "to train")
     [attempt] = daemons.attempts()
     daemons.cluster.delete(attempt.job)
