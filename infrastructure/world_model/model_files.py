@@ -24,7 +24,7 @@ from infrastructure.files import (
 from infrastructure.training.tensor_files import TensorFileError, read_tensors, tensor_bytes
 from infrastructure.trajectories.encoding import FeatureEncoder, TargetCodec
 from infrastructure.trajectories.schema import spec_from_json, spec_to_json
-from infrastructure.world_model.distributions import Calibration
+from infrastructure.world_model.distributions import BlendWeights, Calibration
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.networks import (
     EnsembleNetwork,
@@ -33,8 +33,9 @@ from infrastructure.world_model.networks import (
     without_spare_rows,
 )
 
-FORMATS = (2, 3)
-"""Format 3 has fewer table rows than its texts have buckets; releases before it read only 2."""
+FORMATS = (2, 3, 4)
+"""Format 3 has fewer table rows than its texts have buckets; releases before it read only 2.
+Format 4 has blend weights of each target, and calibrations with tails."""
 
 _INDEX = "model.json"
 _MOST_INDEX_BYTES = 1 << 28
@@ -81,20 +82,19 @@ def save_model(
         states = {name: _halved(state) for name, state in states.items()}
     content, hashed = tensor_bytes(states)
     weights = folder / f"weights-{hashed.sha256[:16]}.pt"
-    encoder = model.encoder.to_json()
     description = {
         "spec": spec_to_json(model.spec),
-        "encoder": encoder,
+        "encoder": model.encoder.to_json(),
         "codec": model.codec.to_json(),
         "calibration": model.calibration.to_json(),
-        "ensemble_weight": model.ensemble_weight,
+        "blend": {name: list(weights) for name, weights in model.weights.items()},
         "caution": model.policy_shift_warning,
         "network": model.ensemble.sizes if is_library_network else None,
         "weights": {"file": weights.name, "sha256": hashed.sha256},
         "extra": dict(extra),
     }
     index = {
-        "format": 3 if encoder["buckets"] else 2,
+        "format": FORMATS[-1],
         "sha256": _digest(description),
         "model": description,
     }
@@ -196,10 +196,18 @@ def _rebuild(
         codec=codec,
         ensemble=ensemble.eval(),
         linear=linear.eval(),
-        ensemble_weight=float(cast(float, description["ensemble_weight"])),
+        weights=_blend_weights(description, codec),
         calibration=Calibration.from_json(description["calibration"]),
         policy_shift_warning=str(description["caution"]),
     )
+
+
+def _blend_weights(description: Mapping[str, Any], codec: TargetCodec) -> BlendWeights:
+    """Weights of each target; formats before 4 have the ensemble's, for all targets."""
+    if "blend" not in description:
+        share = float(description["ensemble_weight"])
+        return dict.fromkeys(codec.heads, (share, 1.0 - share))
+    return {name: (float(a), float(b)) for name, (a, b) in description["blend"].items()}
 
 
 @contextmanager

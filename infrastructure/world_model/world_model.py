@@ -40,7 +40,7 @@ from infrastructure.world_model.fitting import (
     select_family,
     training_job,
 )
-from infrastructure.world_model.fitting.scoring import measure
+from infrastructure.world_model.fitting.scoring import held_out_base_rate, measure
 from infrastructure.world_model.model_files import BuildNetwork, load_model, save_model
 from infrastructure.world_model.networks import (
     EnsembleNetwork,
@@ -244,7 +244,8 @@ class WorldModel:
         candidates = fit_candidates(data, network.cpu())
         self._model = candidates[select_family(candidates, data)]
         predicted = self._model.predict(data.test.features)
-        self.metrics = measure(predicted, data.test.outcomes, data.codec)
+        base = held_out_base_rate(data)
+        self.metrics = measure(predicted, data.test.outcomes, data.codec, base)
         self.training_history += recorder.epochs
         self.training_stats = result.stats
 

@@ -20,7 +20,7 @@ from infrastructure.world_model.fitting import (
     predict_all,
     select_family,
 )
-from infrastructure.world_model.fitting.scoring import PRIMARY, base_rate_scores, measure, row_nll
+from infrastructure.world_model.fitting.scoring import PRIMARY, held_out_base_rate, measure, row_nll
 from infrastructure.world_model.model_files import BuildNetwork
 from infrastructure.world_model_agent.prior import Prior, PriorError
 
@@ -68,7 +68,7 @@ def gate_publication(
     family = select_family(candidates, data)
     candidate, test = candidates[family], data.test
     predicted = predict_all(candidates, test.features)
-    base = base_rate_scores(test.outcomes, data.codec)
+    base = held_out_base_rate(data)
     nll_N, base_N = row_nll(predicted[family], test.outcomes, data.codec), base.rows
     skill = float((base_N - nll_N).mean())
     error = clustered_standard_error(base_N - nll_N, test.groups)

@@ -5,6 +5,7 @@ Independent of how a model is fitted.
 
 from infrastructure.world_model.distributions.calibration import Calibration
 from infrastructure.world_model.distributions.predictive import (
+    BlendWeights,
     BoxDistribution,
     DiscreteDistribution,
     TargetDistribution,
@@ -16,6 +17,7 @@ from infrastructure.world_model.distributions.predictive import (
 )
 
 __all__ = [
+    "BlendWeights",
     "BoxDistribution",
     "Calibration",
     "DiscreteDistribution",

@@ -20,6 +20,23 @@ def gaussian_nll(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
     return 0.5 * (math.log(2 * math.pi) + variance.log() + (value - mean).square() / variance)
 
 
+def student_nll(mean: Tensor, variance: Tensor, tail: Tensor, value: Tensor) -> Tensor:
+    """Return the negative log-density in nats, elementwise, of Student's t with this variance.
+
+    Args:
+        tail: One over the degrees of freedom, below 1/2, so that the variance exists; 0 is a
+            Gaussian. Broadcasts against the others.
+    """
+    heavy = tail.clamp(min=1e-6)  # a million degrees of freedom: a Gaussian but for rounding
+    freedom = 1.0 / heavy
+    squared = (value - mean).square() / variance
+    constant = torch.lgamma(freedom / 2) - torch.lgamma((freedom + 1) / 2)
+    constant = constant + 0.5 * (math.pi * (freedom - 2)).log()
+    student = (freedom + 1) / 2 * (squared / (freedom - 2)).log1p()
+    gaussian = 0.5 * (math.log(2 * math.pi) + squared)
+    return 0.5 * variance.log() + torch.where(tail > 0, constant + student, gaussian)
+
+
 def categorical_nll(probabilities_NL: Tensor, label_N: Tensor) -> Tensor:
     """Return the negative log-probability of each row's label in nats, ``[N]``."""
     chosen_N = probabilities_NL.gather(1, label_N[:, None])[:, 0]
@@ -55,9 +72,9 @@ def expected_calibration_error(
     return float(gap.abs().sum() / weight_N.double().sum())
 
 
-def coverage_90(mean: Tensor, variance: Tensor, value: Tensor) -> float:
-    """Return the share of values inside the central 90 % interval."""
-    return float(((value - mean).abs() <= Z_90 * variance.sqrt()).double().mean())
+def coverage(mean: Tensor, half_width: Tensor, value: Tensor) -> float:
+    """Return the share of values within *half_width* of *mean*."""
+    return float(((value - mean).abs() <= half_width).double().mean())
 
 
 def clustered_standard_error(value_N: Tensor, groups: Sequence[str]) -> float:

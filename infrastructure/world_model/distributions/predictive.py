@@ -14,22 +14,41 @@ import torch
 from torch import Tensor
 
 from infrastructure.trajectories.encoding import TargetCodec
-from infrastructure.world_model.distributions.metrics import SMALLEST_PROBABILITY
+from infrastructure.world_model.distributions.metrics import (
+    SMALLEST_PROBABILITY,
+    Z_90,
+    student_nll,
+)
 from infrastructure.world_model.networks.loss import bounded_variance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoxDistribution:
-    """A Gaussian per row and dimension.
+    """A Gaussian or a Student's t per row and dimension.
 
     Attributes:
-        mean, variance: Moments, ``[N, C]``; those of the change for a delta target.
+        mean, variance: Moments, ``[N, C]``; those of the change for a delta target. The variance
+            is the members' mean variance plus their disagreement.
         epistemic: Share of the variance due to disagreement of members, ``[N]`` in [0, 1].
+        tail: One over the degrees of freedom of Student's t, ``[C]`` in [0, 1/2); None for a
+            Gaussian.
+        half_width: Half the width of the 90 % interval, ``[N, C]``; None for a Gaussian's.
     """
 
     mean: Tensor
     variance: Tensor
     epistemic: Tensor
+    tail: Tensor | None = None
+    half_width: Tensor | None = None
+
+    def nll(self, value: Tensor) -> Tensor:
+        """Return the negative log-density of *value* in nats, ``[N, C]``."""
+        tail_C = self.mean.new_zeros(self.mean.shape[1]) if self.tail is None else self.tail
+        return student_nll(self.mean, self.variance, tail_C, value)
+
+    def half_width_90(self) -> Tensor:
+        """Return half the width of the 90 % interval, ``[N, C]``."""
+        return Z_90 * self.variance.sqrt() if self.half_width is None else self.half_width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +71,8 @@ class DiscreteDistribution:
 
 TargetDistribution: TypeAlias = BoxDistribution | DiscreteDistribution
 TargetDistributions: TypeAlias = Mapping[str, TargetDistribution]
+BlendWeights: TypeAlias = Mapping[str, tuple[float, float]]
+"""Weights of ensemble and linear model for each target; see `blend`."""
 
 OOD_SHRINKAGE = 0.9
 """Weight of the base rate in predictions for out-of-distribution inputs. Below 1, so that the order
@@ -105,24 +126,51 @@ def base_rate_distributions(codec: TargetCodec, rows: int) -> dict[str, TargetDi
 
 
 def blend(
-    ensemble: TargetDistributions, linear: TargetDistributions, weight: float
+    ensemble: TargetDistributions,
+    linear: TargetDistributions,
+    base: TargetDistributions,
+    weights: BlendWeights,
 ) -> dict[str, TargetDistribution]:
-    """Mix two models, with *weight* on the ensemble; the epistemic share is the ensemble's.
+    """Mix two models and the base rate, target by target; the epistemic share is the ensemble's.
 
     Probabilities are mixed geometrically, not arithmetically: an outcome that either model
     considers impossible stays improbable, which ranks rare successes better.
+
+    Args:
+        weights: Weight of ensemble and linear model for each target, at most 1 together; the base
+            rate has the rest. A target without weights keeps its base rate.
     """
     mixed: dict[str, TargetDistribution] = {}
     for name, first in ensemble.items():
-        second = linear[name]
-        if isinstance(first, DiscreteDistribution) and isinstance(second, DiscreteDistribution):
-            first_log, second_log = map(_log, (first.probabilities, second.probabilities))
-            probabilities = (weight * first_log + (1 - weight) * second_log).softmax(dim=1)
-            mixed[name] = replace(first, probabilities=probabilities)
-        elif isinstance(first, BoxDistribution) and isinstance(second, BoxDistribution):
-            mean, variance = _mixture_moments(first, second, weight, 1 - weight)
-            mixed[name] = replace(first, mean=mean, variance=variance)
+        shares = weights.get(name, (0.0, 0.0))
+        mixed[name] = blend_target(first, linear[name], base[name], shares)
     return mixed
+
+
+def blend_target(
+    ensemble: TargetDistribution,
+    linear: TargetDistribution,
+    base: TargetDistribution,
+    weights: tuple[float, float],
+) -> TargetDistribution:
+    """Mix one target; see `blend`."""
+    shares = (*weights, max(0.0, 1.0 - sum(weights)))
+    parts = [
+        pair for pair in zip(shares, (ensemble, linear, base), strict=True) if pair[0] > 1e-9
+    ]
+    if isinstance(ensemble, DiscreteDistribution):
+        logs = [
+            share * _log(part.probabilities)
+            for share, part in parts
+            if isinstance(part, DiscreteDistribution)
+        ]
+        return replace(ensemble, probabilities=torch.stack(logs).sum(0).softmax(dim=1))
+    boxes = [(share, part) for share, part in parts if isinstance(part, BoxDistribution)]
+    mean = torch.stack([share * part.mean for share, part in boxes]).sum(0)
+    second_moments = [
+        share * (part.variance + (part.mean - mean).square()) for share, part in boxes
+    ]
+    return replace(ensemble, mean=mean, variance=torch.stack(second_moments).sum(0))
 
 
 def shrink_to_base_rate(
@@ -148,10 +196,13 @@ def shrink_to_base_rate(
             shrunk[name] = DiscreteDistribution(probabilities=probabilities, epistemic=epistemic)
         elif isinstance(first, BoxDistribution) and isinstance(second, BoxDistribution):
             mean, variance = _mixture_moments(first, second, kept, OOD_SHRINKAGE)
-            shrunk[name] = BoxDistribution(
+            wide = Z_90 * variance.sqrt()
+            shrunk[name] = replace(
+                first,
                 mean=torch.where(ood_N[:, None], mean, first.mean),
                 variance=torch.where(ood_N[:, None], variance, first.variance),
                 epistemic=epistemic,
+                half_width=torch.where(ood_N[:, None], wide, first.half_width_90()),
             )
     return shrunk
 

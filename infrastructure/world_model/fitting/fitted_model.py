@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,7 +14,9 @@ from torch.nn import Module
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.trajectories.encoding import FeatureEncoder, Features, TargetCodec
 from infrastructure.world_model.distributions import (
+    BlendWeights,
     Calibration,
+    TargetDistribution,
     TargetDistributions,
     base_rate_distributions,
     blend,
@@ -21,14 +24,18 @@ from infrastructure.world_model.distributions import (
     shrink_to_base_rate,
 )
 from infrastructure.world_model.distributions.policy_shift import policy_shift_warning
+from infrastructure.world_model.distributions.predictive import blend_target
 from infrastructure.world_model.fitting.linear_fit import fit_linear
-from infrastructure.world_model.fitting.scoring import selection_loss
+from infrastructure.world_model.fitting.scoring import selection_loss, target_loss
 from infrastructure.world_model.fitting.training_data import TrainingData
 from infrastructure.world_model.networks import LinearNetwork
 
 Family = Literal["linear", "ensemble", "blend"]
 
-_BLEND_WEIGHTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_ENSEMBLE, _LINEAR = (1.0, 0.0), (0.0, 1.0)
+
+_STEPS = 10
+_SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +46,7 @@ class FittedModel:
         encoder: Encoder that the networks were trained with.
         codec: Targets that the networks were trained on.
         ensemble: Network on the CPU, FP32, in evaluation mode.
-        ensemble_weight: Weight of the ensemble: 0 is the linear model alone, 1 the ensemble alone.
+        weights: Weights of ensemble and linear model for each target; the base rate has the rest.
         calibration: Calibration fitted on the calibration groups.
         policy_shift_warning: Why probabilities may be wrong under another policy than the one
             that collected the calibration groups; empty if the check passed.
@@ -49,7 +56,7 @@ class FittedModel:
     codec: TargetCodec
     ensemble: Module
     linear: LinearNetwork
-    ensemble_weight: float
+    weights: BlendWeights
     calibration: Calibration
     policy_shift_warning: str = ""
 
@@ -60,10 +67,11 @@ class FittedModel:
 
     @property
     def family(self) -> Family:
-        """Family that the ensemble weight stands for."""
-        if self.ensemble_weight in (0.0, 1.0):
-            return "ensemble" if self.ensemble_weight else "linear"
-        return "blend"
+        """Family that the weights stand for."""
+        distinct = set(self.weights.values())
+        if distinct == {_LINEAR}:
+            return "linear"
+        return "ensemble" if distinct == {_ENSEMBLE} else "blend"
 
     @torch.no_grad()
     def predict(self, features: Features) -> TargetDistributions:
@@ -75,9 +83,9 @@ class FittedModel:
 
     def combine(self, predicted: NetworkPredictions) -> TargetDistributions:
         """Predict each target from what the two networks predict; see `predict`."""
-        mixed = blend(predicted.ensemble, predicted.linear, self.ensemble_weight)
-        calibrated = self.calibration.apply(mixed, self.codec)
         base = base_rate_distributions(self.codec, len(predicted.out_of_distribution))
+        mixed = blend(predicted.ensemble, predicted.linear, base, self.weights)
+        calibrated = self.calibration.apply(mixed, self.codec)
         return shrink_to_base_rate(calibrated, base, predicted.out_of_distribution)
 
     def predict_transitions(self, transitions: Sequence[Transition]) -> TargetDistributions:
@@ -90,9 +98,12 @@ class FittedModel:
         Probabilities that are right over all actions are wrong over those that a ranking picks,
         because a ranking picks where the model errs in favour of the action.
         """
-        raw = replace(self, calibration=Calibration(temperatures={}, scales={}))
+        raw = replace(self, calibration=Calibration())
         outcomes = self.codec.outcomes(transitions)
-        calibration = Calibration.fit(raw.predict_transitions(transitions), outcomes, self.codec)
+        groups = [transition.group for transition in transitions]
+        calibration = Calibration.fit(
+            raw.predict_transitions(transitions), outcomes, self.codec, groups
+        )
         model = replace(raw, calibration=calibration)
         predicted = model.predict_transitions(transitions)
         warning = policy_shift_warning(predicted, transitions, self.codec)
@@ -134,9 +145,9 @@ def predict_all(
 def fit_candidates(
     data: TrainingData, ensemble: Module, linear: LinearNetwork | None = None
 ) -> dict[Family, FittedModel]:
-    """Fit the linear baseline, the blend's weight and each family's calibration.
+    """Fit the linear baseline, the blend's weights and each family's calibration.
 
-    Weight and calibrations are fitted on the calibration groups; the test groups are not read.
+    Weights and calibrations are fitted on the calibration groups; the test groups are not read.
 
     Args:
         ensemble: Trained network; is moved to the CPU.
@@ -148,33 +159,50 @@ def fit_candidates(
     with torch.no_grad():
         first = predictive_distributions(ensemble(inputs), data.codec, rows)
         second = predictive_distributions(linear(inputs), data.codec, rows)
+    base = base_rate_distributions(data.codec, rows)
 
-    def fit(weight: float) -> tuple[float, FittedModel]:
-        raw = blend(first, second, weight)
-        calibration = Calibration.fit(raw, part.outcomes, data.codec)
+    def fit(weights: BlendWeights) -> FittedModel:
+        raw = blend(first, second, base, weights)
+        calibration = Calibration.fit(raw, part.outcomes, data.codec, part.groups)
         calibrated = calibration.apply(raw, data.codec)
-        model = FittedModel(
+        return FittedModel(
             encoder=data.encoder,
             codec=data.codec,
             ensemble=ensemble,
             linear=linear,
-            ensemble_weight=weight,
+            weights=weights,
             calibration=calibration,
+            policy_shift_warning=policy_shift_warning(calibrated, part.transitions, data.codec),
         )
-        return selection_loss(calibrated, part, data.codec), model
 
-    def check(model: FittedModel) -> FittedModel:
-        raw = blend(first, second, model.ensemble_weight)
-        calibrated = model.calibration.apply(raw, data.codec)
-        warning = policy_shift_warning(calibrated, part.transitions, data.codec)
-        return replace(model, policy_shift_warning=warning)
-
-    _, blended = min(map(fit, _BLEND_WEIGHTS), key=lambda fitted: fitted[0])
     return {
-        "linear": check(fit(0.0)[1]),
-        "ensemble": check(fit(1.0)[1]),
-        "blend": check(blended),
+        "linear": fit(dict.fromkeys(data.codec.heads, _LINEAR)),
+        "ensemble": fit(dict.fromkeys(data.codec.heads, _ENSEMBLE)),
+        "blend": fit(
+            {
+                name: _choose_weights(
+                    partial(blend_target, first[name], second[name], base[name]), name, data
+                )
+                for name in data.codec.heads
+            }
+        ),
     }
+
+
+def _choose_weights(
+    mix: Callable[[tuple[float, float]], TargetDistribution], name: str, data: TrainingData
+) -> tuple[float, float]:
+    """Choose the weights of target *name* with the lowest `target_loss`.
+
+    First the shares of ensemble and linear model, then that of the base rate.
+    """
+
+    def loss(weights: tuple[float, float]) -> float:
+        return target_loss(mix(weights), name, data.calibration, data.codec)
+
+    first = min(((share, 1.0 - share) for share in _SHARES), key=loss)
+    shrunk = [(first[0] * share, first[1] * share) for share in reversed(_SHARES)]
+    return min(shrunk, key=loss)
 
 
 def select_family(candidates: Mapping[Family, FittedModel], data: TrainingData) -> Family:

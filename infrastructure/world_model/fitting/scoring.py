@@ -11,16 +11,19 @@ from torch import Tensor
 from infrastructure.trajectories.encoding import Outcomes, TargetCodec
 from infrastructure.world_model.distributions import (
     BoxDistribution,
+    Calibration,
     DiscreteDistribution,
+    TargetDistribution,
     TargetDistributions,
     base_rate_distributions,
 )
+from infrastructure.world_model.distributions.box_calibration import fit_scale_and_tail
+from infrastructure.world_model.distributions.calibration import tempered_nll
 from infrastructure.world_model.distributions.metrics import (
     auroc,
     categorical_nll,
-    coverage_90,
+    coverage,
     expected_calibration_error,
-    gaussian_nll,
 )
 from infrastructure.world_model.fitting.ranking_loss import (
     MIN_RANKABLE_STATES,
@@ -28,7 +31,7 @@ from infrastructure.world_model.fitting.ranking_loss import (
     count_rankable_states,
     ranking_nll,
 )
-from infrastructure.world_model.fitting.training_data import DataPart
+from infrastructure.world_model.fitting.training_data import DataPart, TrainingData
 
 PRIMARY = "nll_skill"
 
@@ -66,15 +69,37 @@ def selection_loss(predicted: TargetDistributions, part: DataPart, codec: Target
     """Return the criterion of model selection: mean `row_nll` plus weighted `ranking_nll`."""
     loss = float(row_nll(predicted, part.outcomes, codec).mean())
     success = codec.success_label
-    if success is None:
-        return loss
-    name, label = success
-    distribution, succeeded_N = predicted[name], part.outcomes[name] == label
+    return loss if success is None else loss + _ranking_loss(predicted[success[0]], part, codec)
+
+
+def target_loss(
+    distribution: TargetDistribution, name: str, part: DataPart, codec: TargetCodec
+) -> float:
+    """Return the criterion that chooses the blend of target *name*: its likelihood once calibrated.
+
+    Args:
+        distribution: Predictions of *part*, not calibrated.
+    """
+    outcome = part.outcomes[name]
+    if isinstance(distribution, BoxDistribution):
+        nll_NC = fit_scale_and_tail(distribution, outcome)
+        return float(codec.standardisers[name].select_kept(nll_NC).mean())
+    return tempered_nll(distribution, outcome) + _ranking_loss(distribution, part, codec, name)
+
+
+def _ranking_loss(
+    distribution: TargetDistribution, part: DataPart, codec: TargetCodec, name: str | None = None
+) -> float:
+    """Weighted `ranking_nll` of the success target; 0 for others, and with few rankable states."""
+    success = codec.success_label
+    if success is None or name not in (None, success[0]):
+        return 0.0
+    succeeded_N = part.outcomes[success[0]] == success[1]
     rankable = count_rankable_states(succeeded_N, part.states)
-    if isinstance(distribution, DiscreteDistribution) and rankable >= MIN_RANKABLE_STATES:
-        log_odds_N = distribution.log_odds(label)
-        loss += RANKING_WEIGHT * float(ranking_nll(log_odds_N, succeeded_N, part.states))
-    return loss
+    if not isinstance(distribution, DiscreteDistribution) or rankable < MIN_RANKABLE_STATES:
+        return 0.0
+    log_odds_N = distribution.log_odds(success[1])
+    return RANKING_WEIGHT * float(ranking_nll(log_odds_N, succeeded_N, part.states))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,11 +115,27 @@ class BaseRateScores:
     targets: Mapping[str, Tensor]
 
 
-def base_rate_scores(outcomes: Outcomes, codec: TargetCodec) -> BaseRateScores:
-    """Score the base rates against *outcomes*."""
+def base_rate_scores(
+    outcomes: Outcomes, codec: TargetCodec, calibration: Calibration | None = None
+) -> BaseRateScores:
+    """Score the base rates against *outcomes*; calibrated, if *calibration* is given."""
     base = base_rate_distributions(codec, len(next(iter(outcomes.values()))))
+    if calibration is not None:
+        base = calibration.apply(base, codec)
     targets = _target_nlls(base, outcomes, codec)
     return BaseRateScores(rows=row_nll(base, outcomes, codec, targets), targets=targets)
+
+
+def held_out_base_rate(data: TrainingData) -> BaseRateScores:
+    """Score the base rates against the test groups, calibrated as a model is.
+
+    So a model has to beat the base rate by what it reads from its inputs: scale and tails alone
+    give no skill.
+    """
+    part, codec = data.calibration, data.codec
+    base = base_rate_distributions(codec, len(part.features))
+    calibration = Calibration.fit(base, part.outcomes, codec, part.groups)
+    return base_rate_scores(data.test.outcomes, codec, calibration)
 
 
 def measure(
@@ -138,8 +179,7 @@ def _nll(
     distribution = predicted[name]
     if isinstance(distribution, DiscreteDistribution):
         return categorical_nll(distribution.probabilities, outcomes[name])
-    nll_NC = gaussian_nll(distribution.mean, distribution.variance, outcomes[name])
-    return codec.standardisers[name].select_kept(nll_NC).mean(1)
+    return codec.standardisers[name].select_kept(distribution.nll(outcomes[name])).mean(1)
 
 
 def _discrete_metrics(
@@ -162,9 +202,9 @@ def _box_metrics(
     distribution: BoxDistribution, value_NC: Tensor, codec: TargetCodec, name: str
 ) -> dict[str, float]:
     select_kept = codec.standardisers[name].select_kept
-    mean_NK, variance_NK = select_kept(distribution.mean), select_kept(distribution.variance)
-    value_NK = select_kept(value_NC)
+    mean_NK, value_NK = select_kept(distribution.mean), select_kept(value_NC)
+    half_width_NK = select_kept(distribution.half_width_90())
     return {
         f"{name}.rmse": float((value_NK - mean_NK).square().mean().sqrt()),
-        f"{name}.coverage_90": coverage_90(mean_NK, variance_NK, value_NK),
+        f"{name}.coverage_90": coverage(mean_NK, half_width_NK, value_NK),
     }
