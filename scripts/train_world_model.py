@@ -23,7 +23,7 @@ from infrastructure.world_model import WorldModel
 from infrastructure.world_model_agent import WorldModelAgent
 
 
-async def train(agent_name: str, epochs: int, folder: Path | None) -> None:
+async def train(agent_name: str, epochs: int | None, folder: Path | None) -> None:
     """Train, print statistics and metrics, and save the model in *folder*, if given."""
     settings, precision = load_settings(), library_precision()
     point = installed_agent(agent_name, settings.home.absolute())
@@ -57,7 +57,7 @@ def main() -> None:
     """Read the arguments and train."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("agent", nargs="?", default="se-darwin")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, help="passes over the data; by default as agents do")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="write the model there")
     arguments = parser.parse_args()
     try:

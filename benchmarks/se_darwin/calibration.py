@@ -15,7 +15,7 @@ from benchmarks.se_darwin.learning import FIXED, WorldModelScorer
 from benchmarks.se_darwin.study import TrainedFold
 from infrastructure.agent_contract import Transition
 from infrastructure.world_model.distributions import BoxDistribution, DiscreteDistribution
-from infrastructure.world_model.distributions.metrics import Z_90, expected_calibration_error
+from infrastructure.world_model.distributions.metrics import expected_calibration_error
 from infrastructure.world_model.fitting import FittedModel
 
 _SETTINGS = SEDarwinSettings()
@@ -96,7 +96,7 @@ def check_predictions(model: FittedModel, transitions: Sequence[Transition]) -> 
     return Rows(
         probability=chances.probabilities[:, FIXED],
         repaired=outcomes["outcome"] == FIXED,
-        covered=error <= Z_90 * delta.variance.sqrt()[:, 0],
+        covered=error <= delta.half_width_90()[:, 0],
         groups=[transition.group for transition in transitions],
     )
 

@@ -18,7 +18,7 @@ from infrastructure.world_model.distributions import (
     TargetDistribution,
     base_rate_distributions,
 )
-from infrastructure.world_model.distributions.metrics import categorical_nll, gaussian_nll
+from infrastructure.world_model.distributions.metrics import categorical_nll
 from infrastructure.world_model.fitting import FittedModel, fit_linear
 from infrastructure.world_model.fitting.training_data import TrainingData
 
@@ -98,4 +98,4 @@ def _gap(pair: Losses, half: PrecisionName, name: str) -> float:
 def _nll(expected: TargetDistribution, value: torch.Tensor) -> float:
     if isinstance(expected, DiscreteDistribution):
         return float(categorical_nll(expected.probabilities, value).mean())
-    return float(gaussian_nll(expected.mean, expected.variance, value).mean())
+    return float(expected.nll(value).mean())

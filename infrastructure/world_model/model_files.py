@@ -33,9 +33,8 @@ from infrastructure.world_model.networks import (
     without_spare_rows,
 )
 
-FORMATS = (2, 3, 4)
-"""Format 3 has fewer table rows than its texts have buckets; releases before it read only 2.
-Format 4 has blend weights of each target, and calibrations with tails."""
+FORMATS = (2, 3)
+"""Format 3 has fewer table rows than its texts have buckets; releases before it read only 2."""
 
 _INDEX = "model.json"
 _MOST_INDEX_BYTES = 1 << 28
@@ -82,11 +81,13 @@ def save_model(
         states = {name: _halved(state) for name, state in states.items()}
     content, hashed = tensor_bytes(states)
     weights = folder / f"weights-{hashed.sha256[:16]}.pt"
+    encoder = model.encoder.to_json()
     description = {
         "spec": spec_to_json(model.spec),
-        "encoder": model.encoder.to_json(),
+        "encoder": encoder,
         "codec": model.codec.to_json(),
         "calibration": model.calibration.to_json(),
+        "ensemble_weight": model.ensemble_weight,
         "blend": {name: list(weights) for name, weights in model.weights.items()},
         "caution": model.policy_shift_warning,
         "network": model.ensemble.sizes if is_library_network else None,
@@ -94,7 +95,7 @@ def save_model(
         "extra": dict(extra),
     }
     index = {
-        "format": FORMATS[-1],
+        "format": 3 if encoder["buckets"] else 2,
         "sha256": _digest(description),
         "model": description,
     }
@@ -203,7 +204,7 @@ def _rebuild(
 
 
 def _blend_weights(description: Mapping[str, Any], codec: TargetCodec) -> BlendWeights:
-    """Weights of each target; formats before 4 have the ensemble's, for all targets."""
+    """Weights of each target; earlier releases have the ensemble's alone, for all targets."""
     if "blend" not in description:
         share = float(description["ensemble_weight"])
         return dict.fromkeys(codec.heads, (share, 1.0 - share))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from infrastructure.agent_contract.transition import Box, Discrete, FieldValue, TransitionSpec
 from infrastructure.trajectories.schema import Values, as_vector
 from infrastructure.world_model.distributions import (
@@ -14,8 +12,24 @@ from infrastructure.world_model.distributions import (
     DiscreteDistribution,
     TargetDistributions,
 )
+from infrastructure.world_model.distributions.box_calibration import COVERAGE
+from infrastructure.world_model.distributions.confidence import Confidence
 
 _NOT_IN_STATE = ("reward", "terminated")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """An interval around the prediction of each dimension of a `Box` target.
+
+    Attributes:
+        low, high: Ends of the interval of each dimension.
+        coverage: Share of outcomes that lie inside, of each dimension.
+    """
+
+    low: Sequence[float]
+    high: Sequence[float]
+    coverage: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,10 +41,14 @@ class Prediction:
         success_probability: Probability of the spec's success label; None if the spec names none.
         expected_improvement: Mean of the spec's improvement target (``reward`` by default); None
             if there is no such target.
-        confidence: 1 minus the epistemic share of the uncertainty, in [0, 1]: of the success
-            target if there is one, else the mean over targets. 0 before any fit.
+        confidence: How far the prediction can be relied upon, in [0, 1]: the confidence of the
+            success target if there is one, else the mean over targets. 0 before any fit.
+        confidences: Confidence of each target that varies: the probability of the predicted label;
+            for a `Box`, 1 minus its standard deviation divided by that of the training values. At
+            most 0.1 out of distribution. See `infrastructure.world_model.distributions.confidence`.
         probabilities: Probability of each label, of each `Discrete` target.
         deviations: Standard deviation of each dimension, of each `Box` target.
+        intervals: Interval of each `Box` target, from the errors on held-out groups.
         reasoning: Model that answered, and reasons for caution, in one line.
     """
 
@@ -40,6 +58,8 @@ class Prediction:
     confidence: float
     probabilities: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     deviations: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    confidences: Mapping[str, float] = field(default_factory=dict)
     reasoning: str = ""
 
 
@@ -66,12 +86,14 @@ def to_predictions(
     spec: TransitionSpec,
     predicted: TargetDistributions,
     observations: Sequence[Values],
+    confidence: Confidence,
     reasoning: str,
 ) -> list[Prediction]:
     """Convert distributions to one `Prediction` per observation."""
     states: dict[str, list[FieldValue]] = {}
     chances: dict[str, list[dict[str, float]]] = {}
     deviations: dict[str, list[tuple[float, ...]]] = {}
+    intervals: dict[str, list[Interval]] = {}
     for name, target in spec.targets.items():
         distribution = predicted[name]
         if isinstance(target, Discrete) and isinstance(distribution, DiscreteDistribution):
@@ -82,11 +104,13 @@ def to_predictions(
         elif isinstance(target, Box) and isinstance(distribution, BoxDistribution):
             deviations[name] = [tuple(row) for row in distribution.variance.sqrt().tolist()]
             states[name] = _next_values(name, target, distribution, observations)
+            intervals[name] = _intervals(states[name], distribution)
     improvement = improvement_target(spec)
     gains = _column(predicted, improvement)
-    decisive = spec.targets if spec.success is None else (spec.success[0],)
-    epistemic_N = torch.stack([predicted[name].epistemic for name in decisive]).mean(0)
-    confidences: list[float] = (1.0 - epistemic_N).clamp(0.0, 1.0).tolist()
+    overall: list[float] = confidence.overall.tolist()
+    by_target: dict[str, list[float]] = {
+        name: column.tolist() for name, column in confidence.by_target.items()
+    }
     return [
         Prediction(
             next_state={n: column[row] for n, column in states.items() if n not in _NOT_IN_STATE},
@@ -94,9 +118,11 @@ def to_predictions(
                 None if spec.success is None else chances[spec.success[0]][row][spec.success[1]]
             ),
             expected_improvement=None if gains is None else gains[row],
-            confidence=confidences[row],
+            confidence=overall[row],
+            confidences={name: column[row] for name, column in by_target.items()},
             probabilities={name: column[row] for name, column in chances.items()},
             deviations={name: column[row] for name, column in deviations.items()},
+            intervals={name: column[row] for name, column in intervals.items()},
             reasoning=reasoning,
         )
         for row in range(len(observations))
@@ -143,6 +169,15 @@ def _next_values(
             for pair in zip(before, means, strict=True)
         ]
     return [tuple(row) if target.shape else row[0] for row in means]
+
+
+def _intervals(values: Sequence[FieldValue], distribution: BoxDistribution) -> list[Interval]:
+    intervals = []
+    for value, half_widths in zip(values, distribution.half_width_90().tolist(), strict=True):
+        pairs = list(zip(as_vector(value), half_widths, strict=True))
+        low, high = tuple(a - b for a, b in pairs), tuple(a + b for a, b in pairs)
+        intervals.append(Interval(low=low, high=high, coverage=COVERAGE))
+    return intervals
 
 
 def _column(predicted: TargetDistributions, name: str | None) -> list[float] | None:

@@ -31,11 +31,13 @@ from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.precision import resolve_device
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
+from infrastructure.world_model.distributions.confidence import Confidence
 from infrastructure.world_model.fitting import (
     FittedModel,
+    PlanBounds,
     TrainingData,
-    TrainingPlan,
     fit_candidates,
+    plan_training,
     prepare_training_data,
     select_family,
     training_job,
@@ -169,8 +171,8 @@ class WorldModel:
         self,
         transitions: Iterable[Transition] | TrainingData,
         *,
-        epochs: int = 10,
-        batch_size: int = 256,
+        epochs: int | None = None,
+        batch_size: int | None = None,
         config: FP16TrainingConfig | None = None,
         device: str = "auto",
         precision: PrecisionState | PrecisionWish | None = None,
@@ -184,8 +186,9 @@ class WorldModel:
         Args:
             transitions: Recorded experience, which is split by group into train, calibration and
                 test; or data that is split and encoded already.
-            epochs: Passes over the training groups.
-            batch_size: Rows per optimizer step.
+            epochs: Passes over the training groups, all of them made; None to train by the plan
+                of `plan_training`, until the loss on the calibration groups no longer falls.
+            batch_size: Maximum number of rows per optimizer step; None for the plan's.
             config: Options of the trainer; None for the defaults.
             device: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``. The fitted model
                 stays on the CPU.
@@ -204,7 +207,7 @@ class WorldModel:
             raise ValueError(
                 f"accumulate must be 1, got {config.accumulate}: raise batch_size instead"
             )
-        if batch_size < 1:
+        if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         wish, chosen_device = _wish(precision, config), resolve_device(device)
         if isinstance(transitions, TrainingData):
@@ -221,13 +224,11 @@ class WorldModel:
         shape = NetworkShape.of(data.encoder, data.codec)
         build = partial(EnsembleNetwork, members=self._members, hidden=self._hidden)
         network = build_seeded(build, shape, self._seed)
-        plan = TrainingPlan(
-            epochs=epochs,
-            steps_per_epoch=max(1, len(data.train.features) // batch_size),
-            batch_size=batch_size,
-            seed=self._seed,
-            device=str(chosen_device),
-        )
+        bounds = PlanBounds() if epochs is None else _passes(epochs)
+        if batch_size is not None:
+            bounds = replace(bounds, batch_size=batch_size)
+        rows = len(data.train.features)
+        plan = plan_training(rows, bounds, seed=self._seed, device=str(chosen_device))
         recorder = _HistoryRecorder(self._clock)
         with tempfile.TemporaryDirectory(prefix="world-model-") as folder:
             result = train(
@@ -252,8 +253,8 @@ class WorldModel:
     async def train(
         self,
         transitions: Iterable[Transition] | ReplayBuffer,
-        num_epochs: int = 10,
-        batch_size: int = 32,
+        num_epochs: int | None = None,
+        batch_size: int | None = None,
         config: FP16TrainingConfig | None = None,
         *,
         device: str = "auto",
@@ -296,7 +297,8 @@ class WorldModel:
         reasoning = f"{self._model.family} model, calibrated on held-out groups"
         if warning := self._model.policy_shift_warning:
             reasoning += f"; not to be trusted under another policy: {warning}"
-        predictions = to_predictions(self.spec, predicted, observations, reasoning)
+        confidence = Confidence.of(predicted, self._model.codec, features.out_of_distribution)
+        predictions = to_predictions(self.spec, predicted, observations, confidence, reasoning)
         ood_rows = features.out_of_distribution.tolist()
         return [
             replace(prediction, reasoning=f"{_OOD_WARNING}; {reasoning}") if ood else prediction
@@ -397,6 +399,11 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _passes(count: int) -> PlanBounds:
+    """Bounds of a training of *count* passes, each of which ends with an evaluation."""
+    return PlanBounds(steps=None, passes=count, epochs=count, patience=None)
 
 
 def _wish(

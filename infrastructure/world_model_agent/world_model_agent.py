@@ -53,7 +53,7 @@ class WorldModelAgent(ABC):
         epochs: Number of evaluations in a run; the steps are spread over them evenly.
         patience: Evaluations in a row without a lower loss on the calibration groups that end the
             training; None for none. The best epoch is published in any case.
-        batch_size: Rows per step.
+        batch_size: Maximum number of rows per step; see `plan_training`.
         keep_fp32: Modules of the network that compute in FP32 under every precision; see
             `TrainingJob`.
         newest_transitions: Maximum number of transitions to train on; the newest are taken.
@@ -120,7 +120,8 @@ class WorldModelAgent(ABC):
         from infrastructure.training.diagnostics.phase_clock import phase
         from infrastructure.world_model import NetworkShape
         from infrastructure.world_model.fitting import (
-            TrainingPlan,
+            PlanBounds,
+            plan_training,
             prepare_training_data,
             training_job,
         )
@@ -132,17 +133,15 @@ class WorldModelAgent(ABC):
         for problem in data.describe_exclusions():
             context.logger.warning("training_data_incomplete", problem=problem)
         self._data = data
-        rows = len(data.train.features)
-        batch_size = min(self.batch_size, rows)
-        steps = min(self.training_steps, self.training_passes * rows // batch_size)
-        plan = TrainingPlan(
+        bounds = PlanBounds(
+            steps=self.training_steps,
+            passes=self.training_passes,
             epochs=self.epochs,
-            steps_per_epoch=max(1, steps // self.epochs),
-            batch_size=batch_size,
-            seed=context.seed,
-            device=context.device,
             patience=self.patience,
+            batch_size=self.batch_size,
         )
+        rows = len(data.train.features)
+        plan = plan_training(rows, bounds, seed=context.seed, device=context.device)
         shape = NetworkShape.of(data.encoder, data.codec)
         network = build_seeded(self.build_model, shape, context.seed)
         job = training_job(data, network, plan, self.loss)

@@ -16,7 +16,7 @@ from infrastructure.world_model.distributions.metrics import Z_90, student_nll
 from infrastructure.world_model.distributions.predictive import BoxDistribution
 
 MIN_ROWS = 20
-"""With fewer rows, standard deviations stay as they are."""
+"""With fewer rows, standard deviations and intervals stay as they are."""
 
 COVERAGE = 0.9
 """Share of values inside the interval."""
@@ -29,6 +29,7 @@ _POWER_FREEDOM = 4.0  # of the t by whose likelihood the power is fitted: outlie
 _POWER_PRIOR_ROWS = 10.0
 _POWER_BOUNDS = (0.2, 3.0)
 _NEWTON_STEPS = 12
+_SMALLEST_SCALE = 1e-3  # a few exact rows are no proof of certainty
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +37,10 @@ class BoxCalibration:
     """Correction of each dimension of a `Box` target.
 
     Attributes:
-        scale, power: The standard deviation becomes ``scale * deviation ** power``: the power
-            spreads deviations that are too alike, as of a network at its smallest variance.
+        scale, power, center: The standard deviation becomes
+            ``scale * deviation * (deviation / center) ** (power - 1)``. The power spreads
+            deviations that are too alike, as those of a network at its smallest variance; *center*
+            is their geometric mean.
         tail: One over the degrees of freedom of Student's t; 0 for a Gaussian.
         interval: Half the width of the 90 % interval in calibrated standard deviations: a
             quantile of the errors.
@@ -45,6 +48,7 @@ class BoxCalibration:
 
     scale: tuple[float, ...]
     power: tuple[float, ...]
+    center: tuple[float, ...]
     tail: tuple[float, ...]
     interval: tuple[float, ...]
 
@@ -52,7 +56,9 @@ class BoxCalibration:
     def identity(cls, dimensions: int) -> BoxCalibration:
         """Return the calibration that changes nothing."""
         ones, zeros = (1.0,) * dimensions, (0.0,) * dimensions
-        return cls(scale=ones, power=ones, tail=zeros, interval=(Z_90,) * dimensions)
+        return cls(
+            scale=ones, power=ones, center=ones, tail=zeros, interval=(Z_90,) * dimensions
+        )
 
     @classmethod
     def fit(
@@ -65,48 +71,47 @@ class BoxCalibration:
         """Fit the corrections, and choose among them by the likelihood of other groups.
 
         There are four: a scale alone or with a power, for a Gaussian or for a Student's t. A
-        dimension keeps the best one if it beats no correction by more than a standard error.
+        dimension keeps the best one if it beats no correction by half a standard error.
 
         Args:
             kept_C: Whether the dimension varied; others stay as they are.
             groups: Group of each row; None if rows are independent.
         """
-        step = -(-len(value_NC) // _MOST_ROWS)
+        step = max(1, -(-len(value_NC) // _MOST_ROWS))
         error_NC = (value_NC - predicted.mean)[::step]
         deviation_NC = predicted.variance[::step].sqrt()
         rows, dimensions = error_NC.shape
+        if rows < MIN_ROWS:
+            return cls.identity(dimensions)
         groups = None if groups is None else groups[::step]
         unchanged = _Correction.identity(dimensions)
-        chosen_C = torch.full((dimensions,), -1)
-        squared_NC = (error_NC / deviation_NC).square()
-        fold_N, folds = fold_numbers(groups, rows)
-        if rows >= MIN_ROWS and folds:
-            before_NC = unchanged.nll(error_NC, deviation_NC)
-            after_VNC = before_NC.expand(_VARIANTS, -1, -1).clone()
-            squared_VNC = squared_NC.expand(_VARIANTS, -1, -1).clone()
-            for number in range(folds):
-                held_out_N = fold_N == number
-                error, deviation = error_NC[held_out_N], deviation_NC[held_out_N]
-                fitted = _fit_variants(error_NC[~held_out_N], deviation_NC[~held_out_N])
-                for variant, correction in enumerate(fitted):
-                    after_VNC[variant, held_out_N] = correction.nll(error, deviation)
-                    calibrated = correction.deviations(deviation)
-                    squared_VNC[variant, held_out_N] = (error / calibrated).square()
-            best_C = after_VNC.mean(1).argmin(0)
-            for dimension, best in enumerate(best_C.tolist()):
-                gain_N = before_NC[:, dimension] - after_VNC[best, :, dimension]
-                if kept_C[dimension] and helps(gain_N, groups):
-                    chosen_C[dimension] = best
-                    squared_NC[:, dimension] = squared_VNC[best, :, dimension]
         variants = [unchanged, *_fit_variants(error_NC, deviation_NC)]
-        final = [variants[choice + 1] for choice in chosen_C.tolist()]
-        level = min(1.0, COVERAGE * (1.0 + 1.0 / max(1, rows)))
-        interval_C = squared_NC.sqrt().quantile(level, dim=0) if rows else squared_NC.new_zeros(0)
+        nll_VNC = unchanged.nll(error_NC, deviation_NC).repeat(len(variants), 1, 1)
+        ratio_VNC = (error_NC / deviation_NC).abs().repeat(len(variants), 1, 1)
+        fold_N, folds = fold_numbers(groups, rows)
+        for number in range(folds):
+            held_out_N = fold_N == number
+            error, deviation = error_NC[held_out_N], deviation_NC[held_out_N]
+            fitted = _fit_variants(error_NC[~held_out_N], deviation_NC[~held_out_N])
+            for variant, correction in enumerate(fitted, start=1):
+                nll_VNC[variant, held_out_N] = correction.nll(error, deviation)
+                ratio_VNC[variant, held_out_N] = (error / correction.deviations(deviation)).abs()
+        best_C = nll_VNC.mean(1).argmin(0)
+        for dimension, best in enumerate(best_C.tolist()):
+            gain_N = nll_VNC[0, :, dimension] - nll_VNC[best, :, dimension]
+            if not (kept_C[dimension] and helps(gain_N, groups)):
+                best_C[dimension] = 0
+        chosen = best_C.tolist()
+        final = [variants[variant] for variant in chosen]
+        level = min(1.0, COVERAGE * (1.0 + 1.0 / rows))
+        ratio_NC = torch.stack([ratio_VNC[v, :, c] for c, v in enumerate(chosen)], dim=1)
+        interval_C = ratio_NC.quantile(level, dim=0)
         return cls(
             scale=tuple(float(each.scale[c]) for c, each in enumerate(final)),
             power=tuple(float(each.power[c]) for c, each in enumerate(final)),
+            center=tuple(float(each.center[c]) for c, each in enumerate(final)),
             tail=tuple(float(each.tail[c]) for c, each in enumerate(final)),
-            interval=tuple(interval_C.where(kept_C, Z_90).clamp(min=1e-3).tolist()),
+            interval=tuple(interval_C.where(kept_C, Z_90).clamp(min=_SMALLEST_SCALE).tolist()),
         )
 
     def apply(self, predicted: BoxDistribution) -> BoxDistribution:
@@ -114,6 +119,7 @@ class BoxCalibration:
         correction = _Correction(
             scale=torch.tensor(self.scale, dtype=torch.float64),
             power=torch.tensor(self.power, dtype=torch.float64),
+            center=torch.tensor(self.center, dtype=torch.float64),
             tail=torch.tensor(self.tail, dtype=torch.float64),
         )
         deviation_NC = correction.deviations(predicted.variance.sqrt())
@@ -127,26 +133,24 @@ class BoxCalibration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Correction:
-    """Scale, power and tail of each dimension, ``[C]`` each; see `BoxCalibration`."""
+    """Parameters of each dimension, ``[C]`` each; see `BoxCalibration`."""
 
     scale: Tensor
     power: Tensor
+    center: Tensor
     tail: Tensor
 
     @classmethod
     def identity(cls, dimensions: int) -> _Correction:
         ones_C = torch.ones(dimensions, dtype=torch.float64)
-        return cls(scale=ones_C, power=ones_C, tail=torch.zeros_like(ones_C))
+        return cls(scale=ones_C, power=ones_C, center=ones_C, tail=torch.zeros_like(ones_C))
 
     def deviations(self, deviation_NC: Tensor) -> Tensor:
-        return self.scale * deviation_NC**self.power
+        return self.scale * deviation_NC * (deviation_NC / self.center) ** (self.power - 1.0)
 
     def nll(self, error_NC: Tensor, deviation_NC: Tensor) -> Tensor:
         variance_NC = self.deviations(deviation_NC).square()
         return student_nll(torch.zeros_like(error_NC), variance_NC, self.tail, error_NC)
-
-
-_VARIANTS = 4
 
 
 def _fit_variants(error_NC: Tensor, deviation_NC: Tensor) -> list[_Correction]:
@@ -163,9 +167,12 @@ def _fit_variants(error_NC: Tensor, deviation_NC: Tensor) -> list[_Correction]:
 
 def _fit_scale(error_NC: Tensor, deviation_NC: Tensor, power_C: Tensor) -> _Correction:
     """Fit the scale of a Gaussian: its standard deviation is the root mean square error."""
-    squared_NC = (error_NC / deviation_NC**power_C).square()
-    scale_C = squared_NC.mean(0).clamp(min=1e-24).sqrt()
-    return _Correction(scale=scale_C, power=power_C, tail=torch.zeros_like(scale_C))
+    ones_C, center_C = torch.ones_like(power_C), deviation_NC.log().mean(0).exp()
+    unscaled = _Correction(
+        scale=ones_C, power=power_C, center=center_C, tail=torch.zeros_like(power_C)
+    )
+    squared_NC = (error_NC / unscaled.deviations(deviation_NC)).square()
+    return replace(unscaled, scale=squared_NC.mean(0).clamp(min=_SMALLEST_SCALE**2).sqrt())
 
 
 def _with_tail(gaussian: _Correction, error_NC: Tensor, deviation_NC: Tensor) -> _Correction:
@@ -180,7 +187,7 @@ def fit_scale_and_tail(predicted: BoxDistribution, value_NC: Tensor) -> Tensor:
 
     Of many rows, evenly spaced ones are taken.
     """
-    step = -(-len(value_NC) // _MOST_ROWS)
+    step = max(1, -(-len(value_NC) // _MOST_ROWS))
     error_NC = (value_NC - predicted.mean)[::step]
     deviation_NC = predicted.variance[::step].sqrt()
     gaussian = _fit_scale(error_NC, deviation_NC, torch.ones_like(error_NC[0]))

@@ -4,8 +4,8 @@ An ensemble's raw variance is too wide or too narrow, its raw probabilities are 
 underconfident, and outputs trained to rank have a scale of their own. So each `Discrete` target
 gets a temperature, the success label a line through its log-odds (Platt scaling), and each `Box`
 dimension a scale, a power and a tail; see `box_calibration`. Each correction is kept only if it
-lowers the negative log-likelihood of groups that it was not fitted on, by more than one standard
-error. The 90 % interval has a factor of its own (split conformal prediction), which changes
+lowers the negative log-likelihood of groups that it was not fitted on, by more than half a
+standard error. The 90 % interval has a factor of its own (split conformal prediction), which changes
 neither likelihood nor standard deviation.
 
 Shapes: T temperatures, N rows, C dimensions, L labels.
@@ -49,14 +49,15 @@ class Calibration:
     Attributes:
         temperatures: Divisor of the log-probabilities of each `Discrete` target.
         scales: Factor of each dimension's standard deviation, of each `Box` target; see
-            `BoxCalibration`, as for the next three.
-        powers, tails, intervals: Of each `Box` target; a Gaussian's by default.
+            `BoxCalibration`, as for the next four.
+        powers, centers, tails, intervals: Of each `Box` target; by default a Gaussian's.
         success: Slope and offset of the success label's log-odds.
     """
 
     temperatures: Mapping[str, float] = field(default_factory=dict)
     scales: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     powers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    centers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     tails: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     intervals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     success: tuple[float, float] = (1.0, 0.0)
@@ -92,6 +93,7 @@ class Calibration:
             temperatures=temperatures,
             scales={name: box.scale for name, box in boxes.items()},
             powers={name: box.power for name, box in boxes.items()},
+            centers={name: box.center for name, box in boxes.items()},
             tails={name: box.tail for name, box in boxes.items()},
             intervals={name: box.interval for name, box in boxes.items()},
             success=line,
@@ -119,6 +121,7 @@ class Calibration:
         return BoxCalibration(
             scale=scale,
             power=self.powers.get(name, identity.power),
+            center=self.centers.get(name, identity.center),
             tail=self.tails.get(name, identity.tail),
             interval=self.intervals.get(name, identity.interval),
         )
@@ -139,6 +142,7 @@ class Calibration:
             temperatures=dict(cast(Mapping[str, float], value["temperatures"])),
             scales=_tuples(value["scales"]),
             powers=_tuples(value.get("powers", {})),  # earlier releases had Gaussians alone
+            centers=_tuples(value.get("centers", {})),
             tails=_tuples(value.get("tails", {})),
             intervals=_tuples(value.get("intervals", {})),
             success=(slope, offset),

@@ -15,11 +15,6 @@ CALIBRATION_BINS = 15
 SMALLEST_PROBABILITY = 1e-12
 
 
-def gaussian_nll(mean: Tensor, variance: Tensor, value: Tensor) -> Tensor:
-    """Return the negative log-density in nats, elementwise."""
-    return 0.5 * (math.log(2 * math.pi) + variance.log() + (value - mean).square() / variance)
-
-
 def student_nll(mean: Tensor, variance: Tensor, tail: Tensor, value: Tensor) -> Tensor:
     """Return the negative log-density in nats, elementwise, of Student's t with this variance.
 

@@ -8,6 +8,7 @@ from infrastructure.world_model.fitting.fitted_model import (
     select_family,
 )
 from infrastructure.world_model.fitting.linear_fit import fit_linear
+from infrastructure.world_model.fitting.plan import PlanBounds, plan_training
 from infrastructure.world_model.fitting.training_data import (
     DataPart,
     TrainingData,
@@ -19,10 +20,12 @@ __all__ = [
     "DataPart",
     "Family",
     "FittedModel",
+    "PlanBounds",
     "TrainingData",
     "TrainingPlan",
     "fit_candidates",
     "fit_linear",
+    "plan_training",
     "predict_all",
     "prepare_training_data",
     "select_family",

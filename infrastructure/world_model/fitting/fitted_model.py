@@ -34,8 +34,8 @@ Family = Literal["linear", "ensemble", "blend"]
 
 _ENSEMBLE, _LINEAR = (1.0, 0.0), (0.0, 1.0)
 
-_STEPS = 10
-_SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
+_SHARES = tuple(step / 10 for step in range(11))
+_WEIGHT_PRIOR_ROWS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +72,12 @@ class FittedModel:
         if distinct == {_LINEAR}:
             return "linear"
         return "ensemble" if distinct == {_ENSEMBLE} else "blend"
+
+    @property
+    def ensemble_weight(self) -> float:
+        """Mean share of the ensemble among the two models: all that earlier releases read."""
+        shares = [first / (first + second or 1.0) for first, second in self.weights.values()]
+        return sum(shares) / len(shares)
 
     @torch.no_grad()
     def predict(self, features: Features) -> TargetDistributions:
@@ -194,15 +200,22 @@ def _choose_weights(
 ) -> tuple[float, float]:
     """Choose the weights of target *name* with the lowest `target_loss`.
 
-    First the shares of ensemble and linear model, then that of the base rate.
+    First the shares of ensemble and linear model, then that of the base rate. On few rows a prior
+    favours equal shares and no base rate.
     """
 
-    def loss(weights: tuple[float, float]) -> float:
-        return target_loss(mix(weights), name, data.calibration, data.codec)
+    part = data.calibration
+    prior = _WEIGHT_PRIOR_ROWS / len(part.features)
 
-    first = min(((share, 1.0 - share) for share in _SHARES), key=loss)
-    shrunk = [(first[0] * share, first[1] * share) for share in reversed(_SHARES)]
-    return min(shrunk, key=loss)
+    def loss(weights: tuple[float, float]) -> float:
+        return target_loss(mix(weights), name, part, data.codec)
+
+    first = min(_SHARES, key=lambda share: loss((share, 1 - share)) + prior * (share - 0.5) ** 2)
+    kept = min(
+        reversed(_SHARES),
+        key=lambda share: loss((first * share, (1 - first) * share)) + prior * (1 - share) ** 2,
+    )
+    return first * kept, (1 - first) * kept
 
 
 def select_family(candidates: Mapping[Family, FittedModel], data: TrainingData) -> Family:

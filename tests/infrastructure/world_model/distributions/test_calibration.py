@@ -3,6 +3,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from infrastructure.world_model.distributions import (
     BoxDistribution,
@@ -10,6 +12,8 @@ from infrastructure.world_model.distributions import (
     DiscreteDistribution,
     base_rate_distributions,
 )
+from infrastructure.world_model.distributions.calibration import fit_temperature
+from infrastructure.world_model.distributions.metrics import Z_90
 from infrastructure.world_model.fitting.scoring import measure
 
 
@@ -97,15 +101,63 @@ def test_the_slope_of_a_timid_ranking_is_bounded(label_only):
     assert Calibration.fit(timid, {"label": truth}, label_only).success[0] == 4.0
 
 
-def test_an_interval_from_few_exact_rows_keeps_some_width(noise, codec):
+def test_few_exact_rows_are_no_proof_of_certainty(noise, codec):
     few = noise.record(rows=5)
     outcomes = codec.outcomes(few)
     exact = base_rate_distributions(codec, 5)
     exact["y"] = replace(exact["y"], mean=outcomes["y"])
-    assert Calibration.fit(exact, outcomes, codec).scales["y"] == (0.01, 1.0)
+    calibration = Calibration.fit(exact, outcomes, codec)
+    assert calibration.scales["y"] == (1.0, 1.0)
+    assert calibration.intervals["y"] == (Z_90, Z_90)
+
+
+def _labelled(log_odds, happened):
+    """Predictions of two labels by their log-odds, and the labels."""
+    chance = log_odds.sigmoid()
+    predicted = DiscreteDistribution(
+        probabilities=torch.stack([1 - chance, chance], 1), epistemic=torch.zeros(len(chance))
+    )
+    return predicted, happened.long()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), steepness=st.sampled_from([0.5, 1.0, 2.0]))
+def test_the_temperature_of_a_small_set_stays_sane(seed, steepness):
+    """A hundred rows that every threshold separates say little about certainty."""
+    generator = torch.Generator().manual_seed(seed)
+    score = torch.randn(100, generator=generator, dtype=torch.float64)
+    predicted, label = _labelled(steepness * 6.0 * score, score > 0)
+    assert 0.5 < fit_temperature(predicted, label, None) < 2.0
+    few = replace(predicted, probabilities=predicted.probabilities[:40])
+    assert fit_temperature(few, label[:40], None) == 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_calibration_keeps_calibrated_labels(seed):
+    generator = torch.Generator().manual_seed(seed)
+    log_odds = 1.5 * torch.randn(500, generator=generator, dtype=torch.float64)
+    chance = torch.rand(500, generator=generator, dtype=torch.float64)
+    predicted, label = _labelled(log_odds, chance < log_odds.sigmoid())
+    assert fit_temperature(predicted, label, None) == pytest.approx(1.0, abs=0.35)
+
+
+def test_a_calibration_of_an_earlier_release_keeps_its_meaning(noise, codec):
+    """It has scales of Gaussians alone, which widened the interval and the deviation alike."""
+    saved = {"temperatures": {}, "scales": {"y": [2.0, 1.0]}, "success": [1.0, 0.0]}
+    base = base_rate_distributions(codec, 3)
+    after = Calibration.from_json(saved).apply(base, codec)["y"]
+    assert after.variance[:, 0].tolist() == pytest.approx((4 * base["y"].variance[:, 0]).tolist())
+    assert after.half_width_90()[:, 0].tolist() == pytest.approx(
+        (Z_90 * after.variance[:, 0].sqrt()).tolist()
+    )
+    assert after.tail.tolist() == [0.0, 0.0]
 
 
 def test_a_calibration_is_the_same_when_read_again(codec, outcomes):
-    calibration = Calibration.fit(base_rate_distributions(codec, 4000), outcomes, codec)
+    predicted = base_rate_distributions(codec, 4000)
+    even = torch.full((4000, 2), 0.5, dtype=torch.float64)
+    predicted["label"] = replace(predicted["label"], probabilities=even)
+    calibration = Calibration.fit(predicted, outcomes, codec)
     assert calibration.success != (1.0, 0.0)
     assert Calibration.from_json(json.loads(json.dumps(calibration.to_json()))) == calibration

@@ -4,15 +4,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical, Normal, StudentT
 
 from infrastructure.world_model.distributions.metrics import (
+    Z_90,
     auroc,
     categorical_nll,
     clustered_standard_error,
-    coverage_90,
+    coverage,
     expected_calibration_error,
-    gaussian_nll,
+    student_nll,
 )
 
 
@@ -30,8 +31,13 @@ def test_auroc_is_the_chance_that_a_positive_scores_higher(rows):
 def test_likelihoods_are_those_of_torch():
     mean, variance = torch.randn(7, 2).double(), torch.rand(7, 2).double() + 0.1
     value = torch.randn(7, 2).double()
-    expected = -Normal(mean, variance.sqrt()).log_prob(value)
-    assert torch.allclose(gaussian_nll(mean, variance, value), expected)
+    for tail in (0.0, 0.1, 0.3, 0.45):
+        law = Normal(mean, variance.sqrt())
+        if tail:
+            law = StudentT(1 / tail, mean, (variance * (1 - 2 * tail)).sqrt())
+            assert torch.allclose(law.variance, variance)
+        nll = student_nll(mean, variance, torch.tensor(tail, dtype=torch.float64), value)
+        assert torch.allclose(nll, -law.log_prob(value))
     probabilities = torch.rand(7, 3).double().softmax(1)
     label = torch.randint(0, 3, (7,))
     expected = -Categorical(probabilities).log_prob(label)
@@ -46,10 +52,10 @@ def test_calibration_error_of_right_and_wrong_confidence():
 
 
 def test_coverage_counts_what_falls_within():
-    mean, variance = torch.zeros(100_000).double(), torch.ones(100_000).double()
+    mean, half_width = torch.zeros(100_000).double(), torch.full((100_000,), Z_90).double()
     value = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).double()
-    assert coverage_90(mean, variance, value) == pytest.approx(0.9, abs=0.005)
-    assert coverage_90(mean, variance, 2 * value) < 0.65
+    assert coverage(mean, half_width, value) == pytest.approx(0.9, abs=0.005)
+    assert coverage(mean, half_width, 2 * value) < 0.65
 
 
 def test_the_standard_error_counts_groups_not_rows():

@@ -72,9 +72,23 @@ def test_out_of_distribution_rows_alone_are_shrunk_to_the_base_rate():
 
 def test_a_blend_is_its_parts_at_the_ends_and_a_mixture_between():
     ensemble, linear = _predictions(1.0, 1.0, 0.8, 0.4), _predictions(5.0, 3.0, 0.2, 0.0)
-    for weight, mean, variance, chance in ((1, 1, 1, 0.8), (0, 5, 3, 0.2), (0.5, 3, 2 + 4, 0.5)):
-        mixed = blend(ensemble, linear, weight)
+    base = _predictions(9.0, 5.0, 0.5, 0.0)
+    for weights, mean, variance, chance in (
+        ((1, 0), 1, 1, 0.8),
+        ((0, 1), 5, 3, 0.2),
+        ((0, 0), 9, 5, 0.5),
+        ((0.5, 0.5), 3, 2 + 4, 0.5),
+        ((0, 0.5), 7, 4 + 4, 1 / 3),
+    ):
+        mixed = blend(ensemble, linear, base, dict.fromkeys(("y", "label"), weights))
         assert mixed["y"].mean.item() == pytest.approx(mean)
         assert mixed["y"].variance.item() == pytest.approx(variance)
         assert mixed["label"].probabilities[0, 1].item() == pytest.approx(chance)
         assert mixed["y"].epistemic.item() == mixed["label"].epistemic.item() == 0.4
+
+
+def test_each_target_is_blended_by_its_own_weights():
+    ensemble, linear = _predictions(1.0, 1.0, 0.8, 0.4), _predictions(5.0, 3.0, 0.2, 0.0)
+    mixed = blend(ensemble, linear, linear, {"y": (0.0, 1.0), "label": (1.0, 0.0)})
+    assert mixed["y"].mean.item() == 5.0
+    assert mixed["label"].probabilities[0, 1].item() == pytest.approx(0.8)

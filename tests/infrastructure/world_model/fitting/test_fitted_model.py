@@ -34,9 +34,9 @@ def test_each_family_has_its_weight(candidates):
         "ensemble": "ensemble",
         "blend": "blend",
     }
-    assert candidates["linear"].ensemble_weight == 0.0
-    assert candidates["ensemble"].ensemble_weight == 1.0
-    assert 0.0 < candidates["blend"].ensemble_weight < 1.0
+    assert set(candidates["linear"].weights.values()) == {(0.0, 1.0)}
+    assert set(candidates["ensemble"].weights.values()) == {(1.0, 0.0)}
+    assert candidates["blend"].weights.keys() == {"outcome", "x", "reward"}
 
 
 def test_the_family_with_the_lowest_loss_on_the_calibration_groups_is_selected(candidates, data):
@@ -56,7 +56,7 @@ def test_the_test_groups_are_not_read(data, untrained, candidates):
     assert again.keys() == candidates.keys()
     for name, model in again.items():
         assert model.calibration == candidates[name].calibration
-        assert model.ensemble_weight == candidates[name].ensemble_weight
+        assert model.weights == candidates[name].weights
 
 
 def test_recorded_transitions_are_predicted_from_observation_and_action(candidates, data):
