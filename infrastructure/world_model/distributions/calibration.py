@@ -73,12 +73,13 @@ class Calibration:
         """Fit by likelihood, and keep the corrections that hold on groups not fitted on.
 
         Args:
-            predicted: Uncalibrated predictions for rows that no network was trained on.
+            predicted: Uncalibrated predictions for rows that no network was trained on; targets
+                that are missing here are left as they are.
             groups: Group of each row; None if rows are independent.
         """
         temperatures, boxes, line = {}, dict[str, BoxCalibration](), (1.0, 0.0)
         success = codec.success_label
-        for name in codec.heads:
+        for name in filter(predicted.__contains__, codec.heads):
             distribution, value = predicted[name], outcomes[name]
             if isinstance(distribution, BoxDistribution):
                 kept_C = torch.tensor(codec.standardisers[name].kept)

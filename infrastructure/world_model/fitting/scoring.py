@@ -127,14 +127,15 @@ def base_rate_scores(
 
 
 def held_out_base_rate(data: TrainingData) -> BaseRateScores:
-    """Score the base rates against the test groups, calibrated as a model is.
+    """Score the base rates against the test groups, with numbers calibrated as a model's are.
 
-    So a model has to beat the base rate by what it reads from its inputs: scale and tails alone
-    give no skill.
+    So a model has to beat the base rate by what it reads from its inputs: a better scale and
+    heavier tails alone are no skill.
     """
     part, codec = data.calibration, data.codec
     base = base_rate_distributions(codec, len(part.features))
-    calibration = Calibration.fit(base, part.outcomes, codec, part.groups)
+    boxes = {name: each for name, each in base.items() if isinstance(each, BoxDistribution)}
+    calibration = Calibration.fit(boxes, part.outcomes, codec, part.groups)
     return base_rate_scores(data.test.outcomes, codec, calibration)
 
 

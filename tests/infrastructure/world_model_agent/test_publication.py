@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from genesis_fp16.plugins.model_versions import keep_unrecorded, put_back, read_versions
+from infrastructure.agent_contract.transition import Box, Transition, TransitionSpec
 from infrastructure.world_model import EnsembleNetwork, WorldModel
 from infrastructure.world_model.fitting import prepare_training_data
 from infrastructure.world_model_agent.prior import Prior, build_prior
@@ -207,7 +208,8 @@ def test_the_gate_gets_the_best_epoch(repair_agent, make_context, run_once):
             self.published, self.report = model.state_dict(), report
             return super().publish(context, model, report)
 
-    agent, context = Recording(shuffled=True), make_context()  # without signal, the last is worst
+    agent, context = Recording(shuffled=True), make_context()
+    agent.epochs = 20  # without signal, patience ends the training after the best
     run_once(agent, context)
     evaluation, best = min(agent.epochs_seen, key=lambda each: each[0].selection_loss)
     last = agent.epochs_seen[-1][1]
@@ -262,3 +264,64 @@ def test_a_best_epoch_damaged_at_the_end_costs_only_itself(repair_agent, make_co
     damage(context.run_folder / "best-epoch.pt", "bit")
     assert run_once(agent, context) is not None
     assert [event for event, _ in context.logger.lines].count("best_epoch_damaged") == 1
+
+
+class Identity(torch.nn.Module):
+    """Predicts that the target is the input, with a standard deviation that is wrong."""
+
+    def forward(self, inputs):
+        x_N1 = inputs["dense"]
+        return {"y.mean": 0.8 * x_N1[None], "y.log_variance": torch.full_like(x_N1, -6.0)[None]}
+
+
+def heavy_tailed(signal, seed, rows=1500):
+    """Rows whose noise has 2.5 degrees of freedom, as of counts of rare events."""
+    spec = TransitionSpec(observation={"x": Box()}, action={}, targets={"y": Box()})
+    generator = random.Random(seed)
+    noise = [
+        generator.gauss(0, 1) / math.sqrt(generator.gammavariate(1.25, 0.8)) for _ in range(rows)
+    ]
+    inputs = [generator.gauss(0, 1) for _ in range(rows)]
+    transitions = [
+        Transition(
+            group=f"g{row // 3}",
+            observation={"x": x},
+            action={},
+            next_observation={"y": signal * x + error},
+        )
+        for row, (x, error) in enumerate(zip(inputs, noise, strict=True))
+    ]
+    return prepare_training_data(spec, transitions)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_good_model_of_a_heavy_tailed_target_is_published(tmp_path, seed):
+    decision = gate_publication(heavy_tailed(1.5, seed), Identity(), tmp_path, EnsembleNetwork)
+    assert decision.published, decision.reason
+    assert 0.86 < decision.metrics["y.coverage_90"] < 0.94
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_tails_and_scale_alone_are_not_published(tmp_path, seed):
+    """A Student's t beats a Gaussian base rate on noise: the base rate gets its tails as well."""
+    decision = gate_publication(heavy_tailed(0.0, seed), Identity(), tmp_path, EnsembleNetwork)
+    assert not decision.published
+    assert decision.candidate.calibration.tails["y"] != (0.0,)
+
+
+def test_the_gate_scores_what_users_get(tmp_path):
+    """The score is that of the published answers, on groups that nothing was fitted on."""
+    data = heavy_tailed(1.5, 0)
+    decision = gate_publication(data, Identity(), tmp_path, EnsembleNetwork)
+    answers = WorldModel.from_fitted(decision.candidate, {}).predict_batch(
+        [transition.observation for transition in data.test.transitions],
+        [transition.action for transition in data.test.transitions],
+    )
+    errors = [
+        transition.next_observation["y"] - answer.next_state["y"]
+        for transition, answer in zip(data.test.transitions, answers, strict=True)
+    ]
+    rmse = math.sqrt(sum(error * error for error in errors) / len(errors))
+    assert decision.metrics["y.rmse"] == pytest.approx(rmse)
+    stated = math.sqrt(sum(answer.deviations["y"][0] ** 2 for answer in answers) / len(answers))
+    assert 0.6 < rmse / stated < 1.6  # the variance of such noise is itself a matter of outliers

@@ -1,14 +1,16 @@
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 
+from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
 from infrastructure.world_model.fitting import (
     fit_candidates,
     prepare_training_data,
     select_family,
 )
-from infrastructure.world_model.fitting.scoring import selection_loss
+from infrastructure.world_model.fitting.scoring import measure, selection_loss
 from infrastructure.world_model.networks import EnsembleNetwork, NetworkShape, build_seeded
 
 
@@ -57,6 +59,55 @@ def test_the_test_groups_are_not_read(data, untrained, candidates):
     for name, model in again.items():
         assert model.calibration == candidates[name].calibration
         assert model.weights == candidates[name].weights
+
+
+def _two_targets(rows=1500):
+    """One target is linear in the input, the other the sign of a product."""
+    generator = random.Random(0)
+    for number in range(rows):
+        x = (generator.gauss(0, 1), generator.gauss(0, 1))
+        noise = generator.gauss(0, 0.3)
+        yield Transition(
+            group=f"g{number}",
+            observation={"x": x},
+            action={},
+            next_observation={"line": x[0] - x[1] + noise, "bend": str(x[0] * x[1] > 0)},
+        )
+
+
+class _KnowsTheProduct(torch.nn.Module):
+    """Right about ``bend``, ignorant about ``line``."""
+
+    def forward(self, inputs):
+        x_N2 = inputs["dense"]
+        odds_N = 8.0 * x_N2[:, 0] * x_N2[:, 1]
+        zeros_N1 = torch.zeros(len(x_N2), 1)
+        return {
+            "line.mean": zeros_N1[None],
+            "line.log_variance": zeros_N1[None],
+            "bend.logits": torch.stack([-odds_N, odds_N], 1)[None],
+        }
+
+
+def test_each_target_takes_the_model_that_is_right_about_it():
+    spec = TransitionSpec(
+        observation={"x": Box(shape=(2,))},
+        action={},
+        targets={"line": Box(), "bend": Discrete(values=("False", "True"))},
+    )
+    data = prepare_training_data(spec, _two_targets())
+    candidates = fit_candidates(data, _KnowsTheProduct())
+    blended = candidates["blend"]
+    assert blended.weights["line"][0] < 0.2 < 0.8 < blended.weights["line"][1]
+    assert blended.weights["bend"][0] > 0.7 > 0.3 > blended.weights["bend"][1]
+    assert select_family(candidates, data) == "blend"
+    losses = {
+        family: measure(model.predict(data.test.features), data.test.outcomes, data.codec)
+        for family, model in candidates.items()
+    }
+    for target, right in (("line", "linear"), ("bend", "ensemble")):
+        skill = {family: metrics[f"{target}.nll_skill"] for family, metrics in losses.items()}
+        assert skill["blend"] > skill[right] - 0.02
 
 
 def test_recorded_transitions_are_predicted_from_observation_and_action(candidates, data):
