@@ -13,7 +13,7 @@ from infrastructure.world_model.fitting.training_job import TrainingPlan
 
 LEARNING_RATE = 3e-3
 _BATCHES_PER_PASS = 8  # at least, of few rows: larger batches would leave too few steps
-_SMALLEST_BATCH = 32
+_SMALLEST_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ def plan_training(
 ) -> TrainingPlan:
     """Plan a training on *rows* training rows.
 
-    Few rows get smaller batches, so that a pass has 8 steps; but none below 32 rows.
+    Few rows get smaller batches, so that a pass has 8 steps; but none below 64 rows.
 
     Args:
         bounds: Bounds of the training; None for the defaults.
