@@ -56,9 +56,7 @@ class BoxCalibration:
     def identity(cls, dimensions: int) -> BoxCalibration:
         """Return the calibration that changes nothing."""
         ones, zeros = (1.0,) * dimensions, (0.0,) * dimensions
-        return cls(
-            scale=ones, power=ones, center=ones, tail=zeros, interval=(Z_90,) * dimensions
-        )
+        return cls(scale=ones, power=ones, center=ones, tail=zeros, interval=(Z_90,) * dimensions)
 
     @classmethod
     def fit(

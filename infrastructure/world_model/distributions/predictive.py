@@ -155,9 +155,7 @@ def blend_target(
 ) -> TargetDistribution:
     """Mix one target; see `blend`."""
     shares = (*weights, max(0.0, 1.0 - sum(weights)))
-    parts = [
-        pair for pair in zip(shares, (ensemble, linear, base), strict=True) if pair[0] > 1e-9
-    ]
+    parts = [pair for pair in zip(shares, (ensemble, linear, base), strict=True) if pair[0] > 1e-9]
     if isinstance(ensemble, DiscreteDistribution):
         logs = [
             share * _log(part.probabilities)

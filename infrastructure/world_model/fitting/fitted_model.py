@@ -203,7 +203,6 @@ def _choose_weights(
     First the shares of ensemble and linear model, then that of the base rate. On few rows a prior
     favours equal shares and no base rate.
     """
-
     part = data.calibration
     prior = _WEIGHT_PRIOR_ROWS / len(part.features)
 

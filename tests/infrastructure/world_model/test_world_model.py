@@ -92,7 +92,11 @@ def test_a_prediction_uses_the_fields_and_labels_of_the_spec(fitted):
     interval = good.intervals["x"]
     assert interval.low < good.next_state["x"] < interval.high
     assert interval.coverage == 0.9
-    assert good.confidences["outcome"] == good.confidence == max(good.probabilities["outcome"].values())
+    assert (
+        good.confidences["outcome"]
+        == good.confidence
+        == max(good.probabilities["outcome"].values())
+    )
     assert "reward" not in good.next_state
 
 
