@@ -72,6 +72,9 @@ _OOD_WARNING = (
 )
 
 
+_ROWS_WITH_EPOCHS = 32
+
+
 class EpochRecord(TypedDict):
     """One epoch of `WorldModel.training_history`.
 
@@ -262,9 +265,13 @@ class WorldModel:
     ) -> None:
         """Call `fit` in a thread, so that the event loop keeps running; see there.
 
+        With *num_epochs* and no *batch_size*, a step has at most 32 rows.
+
         Raises:
             InsufficientDataError, TypeError, ValueError: See `fit`.
         """
+        if num_epochs is not None and batch_size is None:
+            batch_size = _ROWS_WITH_EPOCHS
         recorded = transitions.read() if isinstance(transitions, ReplayBuffer) else transitions
         await asyncio.to_thread(
             self.fit,
@@ -402,7 +409,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _passes(count: int) -> PlanBounds:
-    """Bounds of a training of *count* passes, each of which ends with an evaluation."""
+    """Bounds of a training of *count* passes, with an evaluation after each pass."""
     return PlanBounds(steps=None, passes=count, epochs=count, patience=None)
 
 

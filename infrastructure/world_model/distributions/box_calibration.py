@@ -29,7 +29,7 @@ _POWER_FREEDOM = 4.0  # of the t by whose likelihood the power is fitted: outlie
 _POWER_PRIOR_ROWS = 10.0
 _POWER_BOUNDS = (0.2, 3.0)
 _NEWTON_STEPS = 12
-_SMALLEST_SCALE = 1e-3  # a few exact rows are no proof of certainty
+_SMALLEST_SCALE = 1e-3  # even where all errors are 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

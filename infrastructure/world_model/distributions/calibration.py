@@ -5,7 +5,7 @@ underconfident, and outputs trained to rank have a scale of their own. So each `
 gets a temperature, the success label a line through its log-odds (Platt scaling), and each `Box`
 dimension a scale, a power and a tail; see `box_calibration`. Each correction is kept only if it
 lowers the negative log-likelihood of groups that it was not fitted on, by more than half a
-standard error. The 90 % interval has a factor of its own (split conformal prediction), which changes
+standard error. The 90 % interval has a factor of its own (conformal prediction), which changes
 neither likelihood nor standard deviation.
 
 Shapes: T temperatures, N rows, C dimensions, L labels.

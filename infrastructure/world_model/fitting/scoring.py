@@ -130,7 +130,7 @@ def held_out_base_rate(data: TrainingData) -> BaseRateScores:
     """Score the base rates against the test groups, with numbers calibrated as a model's are.
 
     So a model has to beat the base rate by what it reads from its inputs: a better scale and
-    heavier tails alone are no skill.
+    heavier tails alone give no skill.
     """
     part, codec = data.calibration, data.codec
     base = base_rate_distributions(codec, len(part.features))
