@@ -38,7 +38,7 @@ class Table:
         target: Column to predict.
         labels: Columns that hold labels; the others hold numbers.
         text: Columns that hold text.
-        dropped: Columns that are no inputs.
+        dropped: Columns that are left out.
         group: Function of row and its number that names the group; each row is its own by default.
         holes: Share of the numbers among the inputs that are taken away.
         most_rows: Rows to record, at most.
