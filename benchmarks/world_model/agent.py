@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import structlog
@@ -77,7 +78,7 @@ def fit(home: Path, recording: Recording, seed: int) -> Fit:
     records = home / "records" / NAME / "records.jsonl"
     records.parent.mkdir(parents=True)
     with records.open("w") as file:
-        file.writelines(map(_line, recording.transitions))
+        file.writelines(map(_line, count(), recording.transitions))
     agent, context = ObservedAgent(definition), _context(home, seed)
     buffer = ReplayBuffer(context.agent_folder / "replay")
     with closing(buffer):
@@ -131,8 +132,9 @@ def define(spec: TransitionSpec) -> str:
     return "\n".join((*lines, ""))
 
 
-def _line(transition: Transition) -> str:
+def _line(number: int, transition: Transition) -> str:
     record = {
+        "id": str(number),  # without it, a record that repeats another one is left out
         "group": transition.group,
         "observation": dict(transition.observation),
         "action": dict(transition.action),
