@@ -20,7 +20,6 @@ from benchmarks.world_model.bootstrap import GroupLosses
 from benchmarks.world_model.catalogue import DATA_SETS
 from benchmarks.world_model.dynamics import STATE
 from benchmarks.world_model.metrics import (
-    HALF_WIDTH_90,
     Numbers,
     auc,
     clustered_error,
@@ -282,35 +281,40 @@ def _honesty(
             "auc_confidence": auc(confidence_N, right_N),
             "auc_probability": auc(probability_NL.max(1), right_N),
         }
-    errors, deviations = [], []
-    for error_ND, deviation_ND, varies_D in _stated(split, answers, test):
+    errors, deviations, half_widths = [], [], []
+    for name, error_ND, varies_D in _errors(split, answers, test):
         errors.append(error_ND[:, varies_D])
-        deviations.append(deviation_ND[:, varies_D])
-    error_NK, deviation_NK = np.hstack(errors), np.hstack(deviations)
+        deviations.append(_deviations(answers, name)[:, varies_D])
+        half_widths.append(_half_widths(answers, name)[:, varies_D])
+    error_NK = np.hstack(errors)
     return {
-        "error_over_deviation": error_over_deviation(error_NK, deviation_NK),
-        "coverage": coverage(error_NK, HALF_WIDTH_90 * deviation_NK),
+        "error_over_deviation": error_over_deviation(error_NK, np.hstack(deviations)),
+        "coverage": coverage(error_NK, np.hstack(half_widths)),
     }
 
 
-def _stated(
+def _errors(
     split: Split, answers: Sequence[Prediction], test: Sequence[Transition]
-) -> Iterator[tuple[Numbers, Numbers, NDArray[np.bool_]]]:
-    """Errors, stated deviations and varying dimensions of each target that is a number."""
-    name = split.recording.target
-    yield (
-        point(split, answers, test) - split.outcomes(test),
-        _deviations(answers, name),
-        split.scale > 0,
-    )
+) -> Iterator[tuple[str, Numbers, NDArray[np.bool_]]]:
+    """Name, errors and varying dimensions of each target that is a number."""
+    error_ND = point(split, answers, test) - split.outcomes(test)
+    yield split.recording.target, error_ND, split.scale > 0
     if "reward" in split.recording.spec.targets:
         expected = np.array([[each.expected_improvement] for each in answers], dtype=np.float64)
         reward = np.array([[each.reward] for each in test])
-        yield expected - reward, _deviations(answers, "reward"), np.array([True])
+        yield "reward", expected - reward, np.array([True])
 
 
 def _deviations(answers: Sequence[Prediction], name: str) -> Numbers:
     return np.array([each.deviations[name] for each in answers], dtype=np.float64)
+
+
+def _half_widths(answers: Sequence[Prediction], name: str) -> Numbers:
+    """Half the widths of the stated 90 % intervals, ``[N, D]``."""
+    intervals = [each.intervals[name] for each in answers]
+    low_ND = np.array([each.low for each in intervals], dtype=np.float64)
+    high_ND = np.array([each.high for each in intervals], dtype=np.float64)
+    return np.asarray((high_ND - low_ND) / 2)
 
 
 def _likelihood(model: WorldModel, test: Sequence[Transition]) -> dict[str, float]:
@@ -318,7 +322,7 @@ def _likelihood(model: WorldModel, test: Sequence[Transition]) -> dict[str, floa
     fitted = model.fitted_model
     if fitted is None:
         raise RuntimeError("the model was never fitted")
-    raw = replace(fitted, calibration=Calibration(temperatures={}, scales={}))
+    raw = replace(fitted, calibration=Calibration())
     outcomes = fitted.codec.outcomes(test)
     before_N, after_N = (
         row_nll(each.predict_transitions(test), outcomes, fitted.codec).numpy()

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 
 SMALLEST_PROBABILITY = 1e-12
-HALF_WIDTH_90 = 1.6448536269514722
-"""Half the width, in standard deviations, of the central 90 % of a Gaussian."""
 
 
 def log_loss(probability_NL: Numbers, label_N: NDArray[np.int64]) -> Numbers:
