@@ -311,7 +311,7 @@ def test_without_an_accelerator_auto_is_the_cpu(little):
         ({"device": None}, "device .* got None"),
         ({"device": "meta"}, "device .* got 'meta'"),
         ({"batch_size": 0}, "batch_size .* got 0"),
-        ({"precision": "half"}, "precision .* got 'half'"),
+        ({"precision": "half"}, r"precision[\s\S]* input_value='half'"),
         ({"config": FP16TrainingConfig(accumulate=2)}, "raise batch_size"),
     ],
 )

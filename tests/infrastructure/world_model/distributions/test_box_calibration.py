@@ -100,13 +100,14 @@ def test_deviations_that_are_too_alike_are_spread():
     assert (after.variance[:, 0].sqrt() / truth_N).log().abs().max() < 0.4
 
 
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000), rows=st.sampled_from([20, 60, 300]))
-def test_what_is_right_already_is_kept(seed, rows):
-    calibration, _, after, value = _fitted_and_fresh("gaussian", 1.0, 1.0, seed, rows=rows)
-    assert 0.5 < calibration.scale[0] < 1.7
-    loss = after.nll(value).mean() - _predicted(torch.ones(FRESH)).nll(value).mean()
-    assert loss < 4.0 / rows
+@pytest.mark.parametrize("rows", [20, 60, 300])
+def test_what_is_right_already_hardly_changes(rows):
+    losses = []
+    for seed in range(40):
+        calibration, before, after, value = _fitted_and_fresh("gaussian", 1.0, 1.0, seed, rows=rows)
+        assert 0.5 < calibration.scale[0] < 1.7
+        losses.append((after.nll(value) - before.nll(value)).mean().item())
+    assert sum(losses) / len(losses) < 0.5 / rows
 
 
 def test_one_group_is_no_evidence():
