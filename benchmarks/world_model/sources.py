@@ -17,7 +17,8 @@ from benchmarks.measuring.not_run import NotRunError
 Row: TypeAlias = dict[str, str]
 
 WITHOUT_DEPENDENCIES = Path(sys.prefix) / "world-model"
-"""Packages whose dependencies do not fit ours: ``make bench-world-model`` installs them alone."""
+"""Packages that ``make bench-world-model`` installs alone: their dependencies do not fit ours, or a
+package `tests` in them would hide ours."""
 
 
 def package_folder(package: str) -> Path:
