@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -55,6 +56,8 @@ class Text:
 
 FieldType: TypeAlias = Box | Discrete | Text
 
+_EARLIER = re.compile(r"\[-\d+\]$")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransitionSpec:
@@ -67,11 +70,17 @@ class TransitionSpec:
             ``next_observation``. They are not inputs.
         success: ``(target, label)``: label of a `Discrete` target that counts as success.
         improvement: Scalar `Box` target that measures progress (``reward`` by default).
+        history: Number of observations and actions, up to the current ones, that are inputs: 1 if
+            an observation shows the whole state. Above 1, *observation* gets a further field for
+            each earlier one: ``speed[-1]`` is the field ``speed`` one step earlier.
+        rollout_steps: Length of the rollouts whose error is measured, and decides with the other
+            scores what is published; 0 for none.
 
     Raises:
         ValueError: There is no observation or no target; a target is `Text`; a ``delta`` target
             has no observation of the same name and shape; *success* or *improvement* does not
-            name such a target.
+            name such a target; *history* is below 1, or *rollout_steps* below 0; with a history, an
+            observation and an action have one name.
     """
 
     observation: Mapping[str, FieldType]
@@ -79,8 +88,16 @@ class TransitionSpec:
     targets: Mapping[str, FieldType]
     success: tuple[str, str] | None = None
     improvement: str | None = None
+    history: int = 1
+    rollout_steps: int = 0
 
     def __post_init__(self) -> None:
+        if self.history < 1 or self.rollout_steps < 0:
+            raise ValueError(
+                f"history must be at least 1 and rollout_steps at least 0, got {self.history} and "
+                f"{self.rollout_steps}"
+            )
+        self._declare_earlier_fields()
         if not self.observation or not self.targets:
             raise ValueError("a TransitionSpec needs at least one observation and one target")
         for name, target in self.targets.items():
@@ -102,6 +119,30 @@ class TransitionSpec:
             target = self.targets.get(self.improvement, Text())
             if not isinstance(target, Box) or target.shape != ():
                 raise ValueError(f"improvement {self.improvement!r} must name a scalar Box target")
+
+    @property
+    def current_fields(self) -> tuple[str, ...]:
+        """Names of the observation's fields without those of earlier steps."""
+        if self.history == 1:
+            return tuple(self.observation)
+        return tuple(name for name in self.observation if not _EARLIER.search(name))
+
+    @property
+    def earlier_fields(self) -> dict[str, tuple[str, int]]:
+        """Field and age in steps of each earlier field of the observation, by its name."""
+        sources = (*self.current_fields, *self.action)
+        ages = range(1, self.history)
+        return {f"{source}[-{age}]": (source, age) for age in ages for source in sources}
+
+    def _declare_earlier_fields(self) -> None:
+        if self.history == 1:
+            return
+        if both := sorted(self.observation.keys() & self.action.keys()):
+            raise ValueError(f"with a history, rename the action {both[0]!r}: an observation has it")
+        fields = {**self.action, **self.observation}
+        current = {name: self.observation[name] for name in self.current_fields}
+        earlier = {name: fields[source] for name, (source, _) in self.earlier_fields.items()}
+        object.__setattr__(self, "observation", current | earlier)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

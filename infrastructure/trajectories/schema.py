@@ -106,7 +106,10 @@ def spec_to_json(spec: TransitionSpec) -> dict[str, object]:
         for part in _PARTS
     }
     success = None if spec.success is None else list(spec.success)
-    return parts | {"success": success, "improvement": spec.improvement}
+    sequence = {"history": spec.history, "rollout_steps": spec.rollout_steps}
+    if sequence == {"history": 1, "rollout_steps": 0}:  # as releases before these fields wrote it
+        sequence = {}
+    return parts | {"success": success, "improvement": spec.improvement} | sequence
 
 
 def spec_from_json(value: Mapping[str, object]) -> TransitionSpec:
@@ -124,6 +127,8 @@ def spec_from_json(value: Mapping[str, object]) -> TransitionSpec:
         **parts,
         success=None if success is None else (success[0], success[1]),
         improvement=cast("str | None", value["improvement"]),
+        history=cast(int, value.get("history", 1)),
+        rollout_steps=cast(int, value.get("rollout_steps", 0)),
     )
 
 

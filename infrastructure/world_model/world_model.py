@@ -49,8 +49,19 @@ from infrastructure.world_model.networks import (
     NetworkShape,
     build_seeded,
 )
+from infrastructure.world_model.planning import (
+    Dynamics,
+    Plan,
+    Planner,
+    PlanSettings,
+    Policy,
+    RewardFunction,
+    Rollout,
+    roll_out,
+)
 from infrastructure.world_model.prediction import (
     Prediction,
+    improvement_target,
     rank_candidates,
     success_probabilities,
     to_predictions,
@@ -354,6 +365,94 @@ class WorldModel:
         with _one_thread():
             features = self._model.encoder.encode([observation] * len(actions), actions)
             return success_probabilities(self.spec, self._model.predict(features))
+
+    @torch.inference_mode()
+    def rollout(
+        self,
+        observation: Values | Sequence[Values],
+        actions: Sequence[Values] | Sequence[Sequence[Values]] | Mapping[str, torch.Tensor] | Policy,
+        horizon: int | None = None,
+        *,
+        particles: int = 4,
+        seed: int = 0,
+        reward: RewardFunction | None = None,
+    ) -> Rollout:
+        """Imagine trajectories from recorded starts.
+
+        Each particle stays with one member of the ensemble (TS∞ of PETS, arXiv:1805.12114), so
+        that the members' disagreement adds up from step to step.
+
+        Args:
+            observation: Start, or several.
+            actions: Actions of each step for all starts; a sequence of such sequences, one for
+                each start; tensors of the action's fields, ``[H, ...]`` for all starts or
+                ``[starts, H, ...]``; or a function that chooses them, see `Policy`.
+            horizon: Number of steps; by default all *actions*.
+            particles: Particles of each member, whose next states are drawn from the member's
+                distribution; 0 for one that follows the member's means and likeliest labels.
+            seed: Seed of what is drawn.
+            reward: Function that computes the rewards; None for the learned ones: those of the
+                spec's improvement target, or of ``reward``.
+
+        Raises:
+            ValueError: The model was never fitted; the horizon is below 1 or beyond the actions; a
+                value is missing, not finite, or of another type or shape; or a field of the
+                observation is a `Text` or not among the targets.
+        """
+        model = self._fitted("rolling out")
+        starts = [observation] if isinstance(observation, Mapping) else observation
+        noise = torch.Generator().manual_seed(seed) if particles else None
+        with _one_thread():
+            return roll_out(
+                Dynamics(model, reward=None if reward else improvement_target(self.spec)),
+                starts,
+                actions,
+                horizon,
+                particles=max(1, particles),
+                noise=noise,
+                reward=reward,
+            )
+
+    def plan(
+        self,
+        observation: Values,
+        horizon: int,
+        settings: PlanSettings | None = None,
+        *,
+        deadline: float | None = None,
+        seed: int = 0,
+    ) -> Plan:
+        """Find the actions with the highest return that this model predicts.
+
+        Args:
+            observation: Current observation, as recorded.
+            horizon: Steps of the plan.
+            settings: Options of the search: reward, bounds or candidates, penalty, effort.
+            deadline: Seconds after which the best plan so far is returned; None for no limit.
+            seed: Seed of the search's noise.
+
+        Raises:
+            ValueError: See `planner` and `Planner.plan`.
+        """
+        return self.planner(horizon, settings, seed=seed).plan(observation, deadline)
+
+    def planner(
+        self, horizon: int, settings: PlanSettings | None = None, *, seed: int = 0
+    ) -> Planner:
+        """Return a planner that starts each search from its previous plan; see `plan`.
+
+        Raises:
+            ValueError: The model was never fitted; the horizon is below 1; a field of the
+                observation is a `Text` or not among the targets; there is no reward; or the actions
+                have neither bounds nor candidates.
+        """
+        model, reward = self._fitted("planning"), improvement_target(self.spec)
+        return Planner(model, horizon, settings or PlanSettings(), reward=reward, seed=seed)
+
+    def _fitted(self, purpose: str) -> FittedModel:
+        if self._model is None:
+            raise ValueError(f"this world model was never fitted: fit it before {purpose}")
+        return self._model
 
     def save(self, folder: Path, *, half: bool = False) -> None:
         """Replace the model in *folder* atomically.

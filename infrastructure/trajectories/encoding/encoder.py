@@ -159,6 +159,10 @@ class FeatureEncoder:
             for key, rows in self.text_rows.items()
         }
 
+    def standardiser(self, key: str) -> Standardiser | None:
+        """Return the statistics of the field *key*; None if it is not a `Box`."""
+        return self._standardisers.get(key)
+
     def encode(self, observations: Sequence[Values], actions: Sequence[Values]) -> Features:
         """Encode rows; missing numbers become the mean, undeclared labels become *unknown*.
 

@@ -16,6 +16,7 @@ from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.trajectories import Part, split_by_group
 from infrastructure.trajectories.column_checks import transitions_fit
 from infrastructure.trajectories.encoding import FeatureEncoder, Features, Outcomes, TargetCodec
+from infrastructure.trajectories.history import with_history
 from infrastructure.trajectories.schema import input_problem, target_problem
 from infrastructure.trajectories.split import MIN_HELD_OUT_GROUPS, MIN_TRAINING_TRANSITIONS
 from infrastructure.world_model.fitting.ranking_loss import number_states
@@ -96,6 +97,8 @@ def prepare_training_data(
             message has the reasons of exclusions.
         TypeError: Something in *transitions* is not a `Transition`.
     """
+    if spec.history > 1:
+        transitions = with_history(spec, transitions)
     usable, unusable = _usable(spec, transitions)
     rows = split_by_group([transition.group for transition in usable], split_seed)
     split = {part: [usable[row] for row in indices] for part, indices in rows.items()}

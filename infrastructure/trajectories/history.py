@@ -1,0 +1,117 @@
+"""Sequences of recorded transitions, and observations that contain their predecessors.
+
+An agent that sees a part of the state declares ``history=n`` in its `TransitionSpec`. The model
+then also reads the n - 1 observations and actions before the current ones, as further fields of the
+observation: ``speed[-1]`` is the field ``speed`` one step earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from infrastructure.agent_contract.transition import (
+    Box,
+    FieldType,
+    FieldValue,
+    Transition,
+    TransitionSpec,
+)
+from infrastructure.trajectories.schema import Values
+
+
+def sequences(
+    transitions: Iterable[Transition], fields: Sequence[str]
+) -> list[list[Transition]]:
+    """Cut *transitions* into sequences in which each continues the one before.
+
+    A transition continues the newest one of its group if that did not terminate, and if its
+    observation equals that one's ``next_observation`` in all of *fields* that both have. Groups may
+    alternate, as those of environments that run side by side do.
+    """
+    found: list[list[Transition]] = []
+    newest: dict[str, list[Transition]] = {}
+    for transition in transitions:
+        sequence = newest.get(transition.group)
+        if sequence is None or not _continues(sequence[-1], transition, fields):
+            sequence = newest[transition.group] = []
+            found.append(sequence)
+        sequence.append(transition)
+    return found
+
+
+def with_history(spec: TransitionSpec, transitions: Iterable[Transition]) -> list[Transition]:
+    """Add the earlier fields that ``spec.history`` declares, sequence by sequence.
+
+    The first steps of a sequence lack predecessors; see `stack_history`. Transitions that have
+    these fields are returned unchanged.
+    """
+    given = list(transitions)
+    earlier = spec.earlier_fields
+    if not earlier or all(earlier.keys() <= row.observation.keys() for row in given):
+        return given
+    stacked = {}
+    for sequence in sequences(given, spec.current_fields):
+        for end, row in enumerate(sequence):
+            past = sequence[max(0, end + 1 - spec.history) : end + 1]
+            observation = stack_history(
+                spec, [step.observation for step in past], [step.action for step in past[:-1]]
+            )
+            stacked[id(row)] = replace(row, observation=observation)
+    return [stacked[id(row)] for row in given]
+
+
+def stack_history(
+    spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
+) -> dict[str, FieldValue]:
+    """Return the observation to predict from: the newest, with the fields of earlier steps.
+
+    Where a trajectory is younger than the history, its first observation stands for those before
+    it, and an action of zeros, of an undeclared label or of blank text for the actions.
+
+    Args:
+        spec: Specification with a ``history``.
+        observations: Observations so far, oldest first; the last is the current one.
+        actions: Actions between them, oldest first: one fewer.
+
+    Raises:
+        ValueError: There is no observation, or the number of actions does not fit.
+    """
+    if not observations or len(actions) != len(observations) - 1:
+        raise ValueError(
+            f"a history has one action fewer than observations, got {len(observations)} "
+            f"observations and {len(actions)} actions"
+        )
+    stacked: dict[str, object] = dict(observations[-1])
+    for name, (source, age) in spec.earlier_fields.items():
+        if source in spec.action:
+            blank = {source: _blank(spec.action[source])}
+            step = actions[-age] if age <= len(actions) else blank
+        else:
+            step = observations[max(0, len(observations) - 1 - age)]
+        if source in step:  # a field that is missing is found where the observation is checked
+            stacked[name] = step[source]
+    return cast("dict[str, FieldValue]", stacked)
+
+
+def _continues(before: Transition, after: Transition, fields: Sequence[str]) -> bool:
+    if before.terminated:
+        return False
+    return all(
+        _same(before.next_observation[name], after.observation[name])
+        for name in fields
+        if name in before.next_observation and name in after.observation
+    )
+
+
+def _same(first: object, second: object) -> bool:
+    return bool(np.array_equal(np.asarray(first), np.asarray(second)))
+
+
+def _blank(field: FieldType) -> FieldValue:
+    if isinstance(field, Box):
+        return (0.0,) * field.shape[0] if field.shape else 0.0
+    return ""

@@ -1,0 +1,118 @@
+"""Beam search over sequences of candidate actions.
+
+Shapes: M members, W kept partial plans, K candidates, X columns of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from infrastructure.world_model.planning.dynamics import ActionRows, Dynamics
+from infrastructure.world_model.planning.returns import Scores, step_rewards
+from infrastructure.world_model.planning.rollouts import imagine
+from infrastructure.world_model.planning.settings import PlanSettings
+
+_TIE = 1e-9  # share of the scores' range by which equal plans are told apart at random
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Path:
+    """Result of a search.
+
+    Attributes:
+        choices: Position of each step's action among the candidates.
+        expected_return, sd: Mean and standard deviation of the return over the members.
+        evaluations: Steps that were predicted.
+        cut: Whether the deadline ended the search before the horizon.
+    """
+
+    choices: Sequence[int]
+    expected_return: float
+    sd: float
+    evaluations: int
+    cut: bool
+
+
+def beam_search(
+    dynamics: Dynamics,
+    state_X: Tensor,
+    candidates: ActionRows,
+    horizon: int,
+    settings: PlanSettings,
+    *,
+    generator: torch.Generator,
+    previous: Sequence[int] = (),
+    in_time: Callable[[], bool] = lambda: True,
+) -> Path:
+    """Extend the best partial plans by every candidate, step by step.
+
+    Args:
+        state_X: Start, float64.
+        candidates: Actions to choose from, as one step of K rows.
+        generator: CPU generator that decides between equal plans.
+        previous: Choices that are kept in the beam as long as they last.
+        in_time: Asked before each step but the first; the search ends at False.
+    """
+    count = candidates.raw.shape[-2]
+    state_MWX = state_X.expand(dynamics.members, 1, -1)
+    return_MW = torch.zeros(dynamics.members, 1, dtype=torch.float64)
+    alive_MW: Tensor | None = None
+    parents, choices = list[Tensor](), list[Tensor]()
+    kept = 0  # where `previous` is in the beam
+    evaluations, cut = 0, False
+    for step in range(horizon):
+        if step and not in_time():
+            cut = True
+            break
+        width = state_MWX.shape[1]
+        rows = width * count
+        actions = candidates.take(torch.arange(count).repeat(width))
+        imagined = imagine(
+            dynamics,
+            state_MWX.repeat_interleave(count, dim=1),
+            actions,
+            alive_MN=None if alive_MW is None else alive_MW.repeat_interleave(count, dim=1),
+        )
+        if imagined is None:
+            raise RuntimeError("nothing ends a step")
+        evaluations += rows
+        reward_MN = step_rewards(dynamics, imagined, actions, settings)[0]
+        return_MN = return_MW.repeat_interleave(count, dim=1)
+        return_MN = return_MN + settings.discount**step * reward_MN
+        score_N = Scores.of(return_MN, settings.penalty).score
+        best_W = _best(score_N, min(settings.beam_width, rows), generator)
+        if step < len(previous):
+            wanted = kept * count + previous[step]
+            found = (best_W == wanted).nonzero()
+            kept = int(found[0]) if len(found) else len(best_W) - 1
+            best_W[kept] = wanted
+        parents.append(best_W // count)
+        choices.append(best_W % count)
+        state_MWX = imagined.states[-1][:, best_W]
+        return_MW = return_MN[:, best_W]
+        alive_MW = None if imagined.alive is None else imagined.alive[-1][:, best_W]
+    scores = Scores.of(return_MW, settings.penalty)
+    best = int(scores.score.argmax())
+    path, row = list[int](), best
+    for parents_W, choices_W in zip(reversed(parents), reversed(choices), strict=True):
+        path.append(int(choices_W[row]))
+        row = int(parents_W[row])
+    return Path(
+        choices=path[::-1],
+        expected_return=float(scores.mean[best]),
+        sd=float(scores.sd[best]),
+        evaluations=evaluations,
+        cut=cut,
+    )
+
+
+def _best(score_N: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Rows with the highest scores, best first; equal ones in random order."""
+    finite_N = score_N.clamp(min=-1e300)
+    span = (finite_N.max() - finite_N.min()).clamp(min=1e-12)
+    jitter_N = torch.rand(len(score_N), generator=generator, dtype=torch.float64)
+    return (finite_N + _TIE * span * jitter_N).topk(count).indices

@@ -1,0 +1,312 @@
+"""A fitted model as a function from states to next states, with the ensemble's members apart.
+
+The standardisation of targets and the blend's weights are folded into the last layer, so that a
+step is one batched product per layer. Rows stay with their member, as the particles of PETS' TS∞
+do (Chua et al. 2018, arXiv:1805.12114).
+
+Shapes: M members, N rows of each, H steps, X columns of the state and A of the action (see
+`Layout`), D dense inputs, O raw outputs, Q folded ones (see `Heads`), E width of embedded text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from infrastructure.agent_contract.transition import Box, Discrete, FieldType, FieldValue
+from infrastructure.trajectories.schema import Values
+from infrastructure.world_model.fitting import FittedModel
+from infrastructure.world_model.networks import EnsembleNetwork
+from infrastructure.world_model.networks.network import layer_inputs
+from infrastructure.world_model.networks.text import field_inputs
+from infrastructure.world_model.planning.heads import NOT_IN_STATE, Heads
+from infrastructure.world_model.planning.layout import ColumnEncoding, Layout, is_text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionRows:
+    """Encoded actions of several steps.
+
+    Attributes:
+        raw: Columns, ``[H, N, A]`` float64, or ``[H, M, N, A]`` where members act differently.
+        dense: Dense inputs, of the same leading sizes, float32.
+        texts: Embedded texts, ``[H, M, N, E]`` float32; None without `Text`.
+        linear: Share of texts in the linear model, ``[H, N, O]`` float32; None without `Text`.
+    """
+
+    raw: Tensor
+    dense: Tensor
+    texts: Tensor | None = None
+    linear: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def take(self, rows_N: Tensor) -> ActionRows:
+        """Select rows, in the given order."""
+        return ActionRows(
+            raw=self.raw.index_select(-2, rows_N),
+            dense=self.dense.index_select(-2, rows_N),
+            texts=None if self.texts is None else self.texts[:, :, rows_N],
+            linear=None if self.linear is None else self.linear[:, rows_N],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Result of one step.
+
+    Attributes:
+        state: Next states, ``[M, N, X]`` float64.
+        reward: Mean of the learned reward, ``[M, N]`` float32; 0 if none is learned.
+        ends: Probability that the trajectory ends, ``[M, N]`` float32; None if no target says so.
+    """
+
+    state: Tensor
+    reward: Tensor
+    ends: Tensor | None
+
+
+class Dynamics:
+    """Predicts next states from states and actions, all of them columns.
+
+    Args:
+        model: Fitted model.
+        reward: Scalar `Box` target to return as the reward; None for none.
+        hold: Fields of the observation that are no targets and keep their values.
+
+    Attributes:
+        observation, action: Columns of states and actions.
+        members: Number of members.
+
+    Raises:
+        ValueError: A field of the observation is a `Text`, or nothing says how it continues.
+    """
+
+    def __init__(
+        self, model: FittedModel, *, reward: str | None = None, hold: Sequence[str] = ()
+    ) -> None:
+        spec, self._model, self._network = model.spec, model, model.ensemble
+        _check_continued(model, hold)
+        self.observation = Layout("observation", spec.observation)
+        self.action = Layout("action", spec.action)
+        self._states = ColumnEncoding.of(model.encoder, self.observation)
+        self._actions = ColumnEncoding.of(model.encoder, self.action)
+        self._heads = Heads(model, self.observation, reward)
+        self._end = _end_label(model)
+        self._labels = {
+            name: head
+            for name, head in self._heads.labels.items()
+            if name in self.observation.columns and name not in NOT_IN_STATE
+        }
+        self._texts = [name for name in model.linear.shape.texts if name.startswith("action.")]
+        fold, exact = self._heads.fold, self._heads.without_noise
+        offset = torch.zeros(fold.shape[1])
+        offset[self.observation.width] = self._heads.reward_offset
+        self._fold = (fold, offset)
+        self._layers: list[tuple[Tensor, Tensor]] = []
+        if type(self._network) is EnsembleNetwork:
+            self.members = self._network.members
+            pairs = zip(self._network.weights, self._network.biases, strict=True)
+            *self._layers, last = [(w.detach().float(), b.detach().float()) for w, b in pairs]
+            weight, bias = last[0] @ fold, last[1] @ fold + offset
+            weight, bias = weight.mT.contiguous(), bias.mT.contiguous()  # a third of the time
+            self._noisy = (weight, bias)
+            self._exact = (weight[:, exact].contiguous(), bias[:, exact].contiguous())
+        elif self._texts:
+            raise ValueError("actions with Text can be rolled out by an EnsembleNetwork alone")
+        else:
+            dense = torch.zeros(1, model.linear.shape.dense)
+            self.members = len(next(iter(self._network({"dense": dense}).values())))
+        if self._heads.linear is not None:
+            weight = model.linear.weight.detach()
+            self._linear = (weight @ self._heads.linear, model.linear.bias @ self._heads.linear)
+
+    def start(self, observations: Sequence[Values]) -> Tensor:
+        """Columns of recorded *observations*, ``[N, X]`` float64.
+
+        Raises:
+            ValueError: A field is missing, of another type or shape, or not finite.
+        """
+        return self.observation.read(observations)
+
+    def encode_columns(self, raw_HNA: Tensor) -> ActionRows:
+        """Encode actions given as columns, float64; see `ActionRows`.
+
+        Raises:
+            ValueError: An action is a `Text`, which has no columns.
+        """
+        if self._texts:
+            names = ", ".join(name.removeprefix("action.") for name in self._texts)
+            raise ValueError(f"action {names} is Text: give recorded values instead of tensors")
+        return ActionRows(raw=raw_HNA, dense=self._actions.encode(raw_HNA))
+
+    def encode_values(self, actions: Sequence[Values], steps: int = 1) -> ActionRows:
+        """Encode recorded values: those of *steps* steps, step by step.
+
+        Raises:
+            ValueError: A field is missing, of another type or shape, or not finite.
+        """
+        rows = len(actions) // steps
+        raw_HNA = self.action.read(actions).unflatten(0, (steps, rows))
+        encoded = ActionRows(raw=raw_HNA, dense=self._actions.encode(raw_HNA))
+        if not self._texts or not isinstance(self._network, EnsembleNetwork):
+            return encoded
+        spec, shape = self._model.spec, self._model.linear.shape
+        blank = {name: _blank(field) for name, field in spec.observation.items()}
+        inputs = self._model.encoder.encode([blank] * len(actions), actions).inputs()
+        numbers = {name: number for number, name in enumerate(shape.texts)}
+        embedded, linear = [], torch.zeros(len(actions), len(self._model.linear.bias))
+        for name in self._texts:
+            fields = field_inputs(inputs, name)
+            embedded.append(self._network.embeddings[numbers[name]](*fields)[None])
+            linear = linear + self._model.linear.embeddings[numbers[name]](*fields)
+        nothing = torch.empty(1, len(actions), 0)
+        texts_MRE = layer_inputs(nothing, embedded, self.members, 0.0, [None])[0]
+        return ActionRows(
+            raw=encoded.raw,
+            dense=encoded.dense,
+            texts=texts_MRE.unflatten(1, (steps, rows)).transpose(0, 1),
+            linear=linear.unflatten(0, (steps, rows)),
+        )
+
+    def step(
+        self,
+        state_MNX: Tensor,
+        actions: ActionRows,
+        number: int,
+        noise: torch.Generator | None = None,
+    ) -> Step:
+        """Predict one step, under step *number* of *actions*.
+
+        Args:
+            state_MNX: Current states, float64.
+            noise: Generator that draws next states; None for means and likeliest labels.
+        """
+        heads, width = self._heads, self.observation.width
+        members, rows, _ = state_MNX.shape
+        action_MND = actions.dense[number].expand(members, rows, -1)
+        dense_MND = torch.cat([self._states.encode(state_MNX), action_MND], dim=2)
+        texts = None if actions.texts is None else actions.texts[number].expand(-1, rows, -1)
+        output_MNQ = self._run(dense_MND, texts, noisy=noise is not None)
+        change_MNX, reward_MN = output_MNQ[..., :width], output_MNQ[..., width]
+        linear_MNQ = None
+        if heads.linear is not None:
+            weight, bias = self._linear
+            linear_MNQ = dense_MND @ weight + bias
+            if actions.linear is not None:
+                linear_MNQ = linear_MNQ + actions.linear[number] @ heads.linear
+            change_MNX = change_MNX + linear_MNQ[..., :width]
+            reward_MN = reward_MN + linear_MNQ[..., width]
+        if noise is not None:
+            drawn_MNX = torch.randn(change_MNX.shape, generator=noise)
+            change_MNX = change_MNX + heads.deviation(output_MNQ, linear_MNQ) * drawn_MNX
+        following_MNX = torch.addcmul(heads.offset, state_MNX, heads.keep).add_(change_MNX)
+        self._shift(following_MNX, state_MNX, actions.raw[number])
+        for name, head in self._labels.items():
+            label_MN = _pick(head.probabilities(output_MNQ, linear_MNQ), noise)
+            columns = self.observation.columns[name]
+            one_hot = functional.one_hot(label_MN, columns.stop - columns.start)
+            following_MNX[..., columns] = one_hot.double()
+        ends_MN = None
+        if self._end is not None:
+            name, label = self._end
+            ends_MN = heads.labels[name].probabilities(output_MNQ, linear_MNQ)[..., label]
+        return Step(state=following_MNX, reward=reward_MN, ends=ends_MN)
+
+    def is_in_range(self, state_MNX: Tensor, action_NA: Tensor) -> Tensor:
+        """Whether no input is far outside the training data, ``[M, N]`` bool."""
+        return self._states.is_in_range(state_MNX) & self._actions.is_in_range(action_NA)
+
+    def _run(self, dense_MND: Tensor, texts_MNE: Tensor | None, *, noisy: bool) -> Tensor:
+        """Run the network, each member on its own rows: ``[M, N, Q]``."""
+        if not self._layers:
+            members, rows, _ = dense_MND.shape
+            raw = self._network({"dense": dense_MND.flatten(0, 1)})
+            names = [f"{box}.{part}" for box in self._boxes for part in ("mean", "log_variance")]
+            names += [f"{name}.logits" for name in self._heads.labels]
+            all_MMNO = torch.cat([raw[name] for name in names], dim=2).unflatten(1, (members, rows))
+            own = torch.arange(members)
+            weight, bias = self._fold
+            return all_MMNO[own, own].float() @ weight + bias
+        hidden = dense_MND if texts_MNE is None else torch.cat([dense_MND, texts_MNE], dim=2)
+        for weight, bias in self._layers:
+            hidden = functional.silu(torch.baddbmm(bias, hidden, weight), inplace=True)
+        weight, bias = self._noisy if noisy else self._exact
+        return torch.baddbmm(bias, weight, hidden.mT).mT
+
+    @property
+    def _boxes(self) -> Sequence[str]:
+        return tuple(self._model.linear.shape.boxes)
+
+    def _shift(self, following_MNX: Tensor, state_MNX: Tensor, action_NA: Tensor) -> None:
+        """Set the fields of earlier steps."""
+        for name, (source, age) in self._model.spec.earlier_fields.items():
+            columns = self.observation.columns[name]
+            if age > 1:
+                following_MNX[..., columns] = state_MNX[
+                    ..., self.observation.columns[f"{source}[-{age - 1}]"]
+                ]
+            elif source in self.action.columns:
+                following_MNX[..., columns] = action_NA[..., self.action.columns[source]]
+            else:
+                following_MNX[..., columns] = state_MNX[..., self.observation.columns[source]]
+
+
+def _check_continued(model: FittedModel, hold: Sequence[str]) -> None:
+    """Check that something says how each input of the observation continues.
+
+    Raises:
+        ValueError: A field is a `Text`, or not predicted, or not in the observation.
+    """
+    spec = model.spec
+    if unknown := sorted(set(hold) - set(spec.observation)):
+        raise ValueError(f"hold names {unknown[0]!r}, which the observation lacks")
+    for name, field in spec.observation.items():
+        if f"observation.{name}" in model.encoder.constant and name not in spec.targets:
+            continue  # without effect
+        if is_text(field):
+            raise ValueError(
+                f"observation {name!r} is Text, which no target predicts: a rollout needs "
+                f"observations of Box and Discrete alone"
+            )
+        if name in spec.earlier_fields or name in hold:
+            continue
+        target = spec.targets.get(name)
+        if name in NOT_IN_STATE or not _is_like(field, target):
+            raise ValueError(
+                f"observation {name!r} is not predicted: declare a target of that name and type, "
+                f"or name the field in hold if it keeps its value"
+            )
+
+
+def _is_like(field: FieldType, target: FieldType | None) -> bool:
+    if isinstance(field, Box):
+        return isinstance(target, Box) and field.shape == target.shape
+    return field == target
+
+
+def _end_label(model: FittedModel) -> tuple[str, int] | None:
+    """Target and position of the label that ends a trajectory; None if none was learned."""
+    field = model.spec.targets.get("terminated")
+    if not isinstance(field, Discrete) or "terminated" not in model.codec.heads:
+        return None
+    return ("terminated", field.values.index("true")) if "true" in field.values else None
+
+
+def _pick(probability_MNL: Tensor, noise: torch.Generator | None) -> Tensor:
+    """Positions of labels, ``[M, N]``: drawn, or the likeliest."""
+    if noise is None:
+        return probability_MNL.argmax(dim=-1)
+    flat = probability_MNL.flatten(0, 1)
+    return torch.multinomial(flat, 1, generator=noise).view(probability_MNL.shape[:2])
+
+
+def _blank(field: FieldType) -> FieldValue:
+    if isinstance(field, Box):
+        return (0.0,) * field.shape[0] if field.shape else 0.0
+    return ""

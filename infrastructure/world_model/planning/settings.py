@@ -1,0 +1,88 @@
+"""Options of a search for a plan, and the plan that it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from infrastructure.agent_contract.transition import FieldValue
+from infrastructure.trajectories.schema import Values
+from infrastructure.world_model.planning.rollouts import RewardFunction
+
+Bounds = tuple[float | Sequence[float], float | Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanSettings:
+    """Options of `WorldModel.plan`.
+
+    A plan's score is the mean over the members of the return that each predicts, minus `penalty`
+    times their standard deviation.
+
+    Attributes:
+        reward: Function of observation, action and next observation; None for the learned reward
+            (``improvement`` of the spec, ``reward`` by default).
+        candidates: Actions to choose from at each step, of any types; None for all labels of
+            `Discrete` actions, or for the bounds of `Box` actions.
+        bounds: Lowest and highest value of a `Box` action, by name, as numbers or per dimension;
+            by default the range in the training data.
+        penalty: Price of disagreement, in standard deviations of the return.
+        discount: Factor of the reward with each step.
+        hold: Fields of the observation that are no targets and keep their values.
+        samples: Plans in the first of the iterations over `Box` actions; each further one has a
+            fifth fewer.
+        iterations: Iterations over `Box` actions.
+        elites: Best plans of an iteration, which the next one is drawn around.
+        noise_colour: Exponent of the noise's spectrum: 0 is white, 2 red, which varies slowly.
+        beam_width: Partial plans that are kept at each step over `Discrete` actions or candidates.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    reward: RewardFunction | None = None
+    candidates: Sequence[Values] | None = None
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    penalty: float = 0.0
+    discount: float = 1.0
+    hold: Sequence[str] = ()
+    samples: int = 128
+    iterations: int = 3
+    elites: int = 10
+    noise_colour: float = 2.0
+    beam_width: int = 32
+
+    def __post_init__(self) -> None:
+        counts = (self.samples, self.iterations, self.elites, self.beam_width)
+        if min(counts) < 1 or self.elites > self.samples:
+            raise ValueError(
+                "samples, iterations, elites and beam_width must be at least 1, and elites at most "
+                f"samples, got {', '.join(map(str, counts))}"
+            )
+        if not (self.penalty >= 0 and 0 < self.discount <= 1 and self.noise_colour >= 0):
+            raise ValueError(
+                f"penalty and noise_colour must be at least 0 and discount in (0, 1], got "
+                f"{self.penalty}, {self.noise_colour} and {self.discount}"
+            )
+        if self.candidates is not None and not self.candidates:
+            raise ValueError("candidates must hold at least one action")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Actions to take, the first of them now.
+
+    Attributes:
+        actions: Values of each step's action, as recorded.
+        expected_return: Mean over the members of the (discounted) return.
+        sd: Standard deviation of the return between the members; 0 for one member.
+        evaluations: Steps that were predicted, over all plans; each by all members.
+        cut: Whether the deadline ended the search. The plan is the best of those evaluated so far;
+            a beam's plan then has fewer actions.
+    """
+
+    actions: Sequence[Mapping[str, FieldValue]]
+    expected_return: float
+    sd: float
+    evaluations: int
+    cut: bool
