@@ -207,8 +207,10 @@ def _collect(
     env = gymnasium.make(task.environment, max_episode_steps=task.steps)
     data = list[Transition]()
     while len(data) < count:
-        act = _at_random(task, rng) if model is None else _plans(
-            model.planner(task.horizon, task.settings, seed=int(rng.integers(2**31)))
+        act = (
+            _at_random(task, rng)
+            if model is None
+            else _plans(model.planner(task.horizon, task.settings, seed=int(rng.integers(2**31))))
         )
         data += _episode(task, env, int(rng.integers(2**31)), act)
     env.close()

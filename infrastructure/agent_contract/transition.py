@@ -138,7 +138,9 @@ class TransitionSpec:
         if self.history == 1:
             return
         if both := sorted(self.observation.keys() & self.action.keys()):
-            raise ValueError(f"with a history, rename the action {both[0]!r}: an observation has it")
+            raise ValueError(
+                f"with a history, rename the action {both[0]!r}: an observation has it"
+            )
         fields = {**self.action, **self.observation}
         current = {name: self.observation[name] for name in self.current_fields}
         earlier = {name: fields[source] for name, (source, _) in self.earlier_fields.items()}

@@ -15,6 +15,7 @@ import numpy as np
 
 from infrastructure.agent_contract.transition import (
     Box,
+    Discrete,
     FieldType,
     FieldValue,
     Transition,
@@ -23,9 +24,7 @@ from infrastructure.agent_contract.transition import (
 from infrastructure.trajectories.schema import Values
 
 
-def sequences(
-    transitions: Iterable[Transition], fields: Sequence[str]
-) -> list[list[Transition]]:
+def sequences(transitions: Iterable[Transition], fields: Sequence[str]) -> list[list[Transition]]:
     """Cut *transitions* into sequences in which each continues the one before.
 
     A transition continues the newest one of its group if that did not terminate, and if its
@@ -70,7 +69,7 @@ def stack_history(
     """Return the observation to predict from: the newest, with the fields of earlier steps.
 
     Where a trajectory is younger than the history, its first observation stands for those before
-    it, and an action of zeros, of an undeclared label or of blank text for the actions.
+    it, and an action of zeros, of the first label or of blank text for the actions.
 
     Args:
         spec: Specification with a ``history``.
@@ -114,4 +113,4 @@ def _same(first: object, second: object) -> bool:
 def _blank(field: FieldType) -> FieldValue:
     if isinstance(field, Box):
         return (0.0,) * field.shape[0] if field.shape else 0.0
-    return ""
+    return field.values[0] if isinstance(field, Discrete) else ""

@@ -91,7 +91,9 @@ class Icem:
                 return _cut(best)
             fewest = MIN_PLANS_PER_ELITE * self.elites
             count = max(int(self.samples * SHRINK**-iteration), min(fewest, self.samples))
-            noise_NHA = coloured_noise((count, self.horizon, self.width), self.noise_colour, generator)
+            noise_NHA = coloured_noise(
+                (count, self.horizon, self.width), self.noise_colour, generator
+            )
             plans = [(mean_HA + deviation_HA * noise_NHA).clamp_(-1.0, 1.0), kept_KHA]
             if iteration == self.iterations - 1:
                 plans.append(mean_HA[None])
@@ -120,9 +122,7 @@ class Icem:
         return best
 
 
-def coloured_noise(
-    size: tuple[int, int, int], colour: float, generator: torch.Generator
-) -> Tensor:
+def coloured_noise(size: tuple[int, int, int], colour: float, generator: torch.Generator) -> Tensor:
     """Draw noise whose power falls with the frequency f as ``f ** -colour``.
 
     After Timmer and König (1995), as iCEM draws it: unit variance, sequences along the steps.

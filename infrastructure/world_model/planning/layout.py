@@ -49,7 +49,12 @@ class Layout:
             values = [row[name] for row in rows]
             if isinstance(field, Discrete):
                 position = {label: index for index, label in enumerate(field.values)}
-                columns = [position.get(label_of(value), len(position)) for value in values]
+                labels = [label_of(value) for value in values]
+                if unknown := [label for label in labels if label not in position]:
+                    raise ValueError(
+                        f"{self.part} {name!r} must be a declared label, got {unknown[0]!r:.60}"
+                    )
+                columns = [position[label] for label in labels]
                 block = torch.nn.functional.one_hot(torch.tensor(columns), len(position) + 1)
             else:
                 block = torch.stack([self._numbers(name, field, value) for value in values])

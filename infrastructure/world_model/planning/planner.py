@@ -204,10 +204,15 @@ def _bounds(model: FittedModel, layout: Layout, settings: PlanSettings) -> tuple
         given = settings.bounds.get(name)
         if given is not None:
             low, high = (torch.as_tensor(side, dtype=torch.float64) for side in given)
-            if low.ndim > 1 or high.ndim > 1 or not {low.numel(), high.numel()} <= {
-                1,
-                columns.stop - columns.start,
-            }:
+            if (
+                low.ndim > 1
+                or high.ndim > 1
+                or not {low.numel(), high.numel()}
+                <= {
+                    1,
+                    columns.stop - columns.start,
+                }
+            ):
                 raise ValueError(f"bounds of {name!r} must be numbers, or one per dimension")
         else:
             low, high = _trained_range(model, name)

@@ -152,7 +152,9 @@ def roll_out(
     """Imagine trajectories; see `WorldModel.rollout`."""
     starts, members = len(observations), dynamics.members
     if starts < 1 or particles < 1:
-        raise ValueError(f"a rollout needs an observation and a particle, got {starts} and {particles}")
+        raise ValueError(
+            f"a rollout needs an observation and a particle, got {starts} and {particles}"
+        )
     if horizon is not None and horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}")
     start_BX = dynamics.start(observations)

@@ -1,0 +1,84 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infrastructure.world_model.planning import Planner, PlanSettings
+
+START = {"x": (0.0, 0.0)}
+BOUNDS = {"push": (-1.0, 1.0)}
+
+
+def test_a_quadratic_has_its_optimum(line):
+    plan = line.plan(START, 4, PlanSettings(bounds=BOUNDS, iterations=5))
+    assert [action["push"] for action in plan.actions] == pytest.approx([0.5] * 4, abs=0.15)
+    assert plan.expected_return == pytest.approx(0.0, abs=0.1)
+    assert not plan.cut
+
+
+@settings(max_examples=10, deadline=None)
+@given(low=st.floats(-1, 0.2), width=st.floats(0.01, 0.6), seed=st.integers(0, 100))
+def test_actions_keep_their_bounds(line, low, width, seed):
+    found = PlanSettings(bounds={"push": (low, low + width)}, samples=20, iterations=2)
+    plan = line.plan(START, 3, found, seed=seed)
+    assert all(low - 1e-9 <= action["push"] <= low + width + 1e-9 for action in plan.actions)
+
+
+def test_a_maze_is_crossed_although_the_way_costs(maze):
+    plan = maze.plan({"room": "a"}, 4)
+    assert [action["go"] for action in plan.actions][:3] == ["right"] * 3
+    assert plan.expected_return > 10
+
+
+def test_candidates_restrict_the_choice(maze):
+    plan = maze.plan({"room": "a"}, 3, PlanSettings(candidates=[{"go": "left"}]))
+    assert [action["go"] for action in plan.actions] == ["left"] * 3
+
+
+def test_a_seed_repeats_a_plan(line):
+    chosen = PlanSettings(bounds=BOUNDS)
+    assert line.plan(START, 4, chosen, seed=1) == line.plan(START, 4, chosen, seed=1)
+
+
+def test_the_previous_plan_is_where_the_next_begins(line):
+    little = PlanSettings(bounds=BOUNDS, samples=12, elites=4, iterations=1)
+    planner = line.planner(5, little, seed=0)
+    returns = [planner.plan(START).expected_return for _ in range(8)]
+    assert returns[-1] > returns[0]
+    planner.reset()
+
+
+@pytest.mark.parametrize("model", ["line", "maze"])
+def test_a_deadline_returns_the_best_so_far(request, model):
+    """The clock moves with each question, not with time."""
+    model = request.getfixturevalue(model)
+    ticks = iter(range(1000))
+    chosen = PlanSettings(bounds=BOUNDS) if "push" in model.spec.action else PlanSettings()
+    planner = Planner(
+        model.fitted_model, 6, chosen, reward="reward", clock=lambda: float(next(ticks))
+    )
+    start = START if "push" in model.spec.action else {"room": "a"}
+    plan = planner.plan(start, deadline=2.0)
+    assert plan.cut
+    assert plan.actions
+    assert plan.evaluations > 0
+
+
+@pytest.mark.parametrize(
+    ("horizon", "chosen", "told"),
+    [
+        (0, {}, "horizon must be at least 1"),
+        (3, {"bounds": {"pull": (0, 1)}}, "pull"),
+        (3, {"bounds": {"push": (1, -1)}}, "ascending"),
+    ],
+)
+def test_bad_options_are_named(line, horizon, chosen, told):
+    with pytest.raises(ValueError, match=told):
+        line.plan(START, horizon, PlanSettings(**chosen))
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"samples": 0}, {"penalty": -1}, {"discount": 0}, {"candidates": []}]
+)
+def test_settings_are_checked(chosen):
+    with pytest.raises(ValueError, match=next(iter(chosen))):
+        PlanSettings(**chosen)

@@ -1,0 +1,81 @@
+import math
+
+import pytest
+import torch
+
+PUSHES = [{"push": 0.1}] * 10
+
+
+def test_a_step_is_the_prediction(line):
+    start, action = {"x": (0.5, 0.3)}, {"push": 0.2}
+    [predicted] = line.predict_batch([start], [action])
+    rolled = line.rollout(start, [action], particles=0)
+    assert rolled.mean["x"][0, 1].tolist() == pytest.approx(predicted.next_state["x"], abs=1e-5)
+    assert float(rolled.reward.mean()) == pytest.approx(predicted.expected_improvement, abs=1e-5)
+
+
+def test_a_linear_system_follows_its_closed_form(line):
+    rolled = line.rollout([{"x": (0.0, 0.0)}, {"x": (-1.0, 0.5)}], PUSHES, particles=0)
+    for row, (place, speed) in enumerate([(0.0, 0.0), (-1.0, 0.5)]):
+        end = (place + 0.2 * (10 * speed + 0.1 * 45), speed + 1.0)
+        assert rolled.mean["x"][row, -1].tolist() == pytest.approx(end, abs=0.15)
+
+
+def test_uncertainty_grows_and_members_stay_apart(line):
+    rolled = line.rollout({"x": (0.0, 0.0)}, PUSHES, particles=20)
+    assert rolled.observation["x"].shape == (60, 1, 11, 2)
+    sd = rolled.sd["x"][0, :, 0]
+    assert sd[0] == 0 < sd[2] < sd[5] < sd[10]
+    assert rolled.member.tolist() == [m for m in range(3) for _ in range(20)]
+    exact = line.rollout({"x": (0.0, 0.0)}, PUSHES, particles=0)
+    ends = exact.observation["x"][:, 0, -1, 0].tolist()
+    assert len(set(ends)) == 3
+
+
+def test_a_particle_stays_where_it_ended(line):
+    rolled = line.rollout({"x": (3.8, 1.0)}, PUSHES, particles=0)
+    assert (rolled.alive[:, 0, 1:] < 0.5).all()
+    assert (rolled.reward[:, 0, 1:].abs() < 0.5).all()
+    place = rolled.observation["x"][:, 0]
+    assert torch.equal(place[:, 2:], place[:, 1:2].expand(-1, 9, -1))
+
+
+def test_a_policy_and_tensors_act_as_recorded_values_do(line):
+    start = {"x": (0.0, 0.0)}
+    given = line.rollout(start, PUSHES, particles=0)
+    tensors = line.rollout(start, {"push": torch.full((10,), 0.1)}, particles=0)
+    policy = line.rollout(
+        start, lambda fields, _: {"push": torch.full(fields["x"].shape[:2], 0.1)}, 10, particles=0
+    )
+    for other in (tensors, policy):
+        assert torch.allclose(other.mean["x"], given.mean["x"])
+        assert torch.allclose(other.reward, given.reward)
+
+
+def test_an_authors_reward_counts(line):
+    rolled = line.rollout(
+        {"x": (0.0, 0.0)}, PUSHES, particles=0, reward=lambda _, action, __: action["push"]
+    )
+    assert rolled.reward[:, 0, :5].flatten().tolist() == pytest.approx([0.1] * 15, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("observation", "actions", "horizon", "told"),
+    [
+        ({"x": (0.0, math.nan)}, PUSHES, None, "must be finite"),
+        ({"x": (0.0,)}, PUSHES, None, "shape"),
+        ({}, PUSHES, None, "missing"),
+        ({"x": (0.0, 0.0)}, [], None, "horizon"),
+        ({"x": (0.0, 0.0)}, PUSHES, 0, "horizon must be at least 1"),
+        ({"x": (0.0, 0.0)}, PUSHES, 11, "10 steps"),
+        ({"x": (0.0, 0.0)}, [{"push": (1.0, 2.0)}], None, "shape"),
+    ],
+)
+def test_bad_input_is_named(line, observation, actions, horizon, told):
+    with pytest.raises(ValueError, match=told):
+        line.rollout(observation, actions, horizon)
+
+
+def test_text_cannot_be_rolled_out(fitted):
+    with pytest.raises(ValueError, match="code.*Text"):
+        fitted.rollout({"x": (0.0, 1.0), "code": "let"}, [{"kind": "a"}])
