@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import gymnasium
 import numpy as np
@@ -24,13 +24,13 @@ from torch import Tensor
 
 from infrastructure.agent_contract import Transition
 from infrastructure.agent_contract.transition import Box, Discrete, FieldValue, TransitionSpec
-from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.config import Precision
+from infrastructure.training import FP16TrainingConfig, Precision
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.planning import Planner, PlanSettings
 
-Fields = Mapping[str, Tensor]
-Act = Callable[[Sequence[float]], Mapping[str, FieldValue]]
+Fields: TypeAlias = Mapping[str, Tensor]
+Environment: TypeAlias = "gymnasium.Env[np.ndarray, int | np.ndarray]"
+Act: TypeAlias = Callable[[Sequence[float]], Mapping[str, FieldValue]]
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 FIRST_EVALUATION_SEED = 100_000  # starts of episodes that no training has seen
@@ -79,7 +79,7 @@ class Task:
 
 
 def _car_reward(before: Fields, action: Fields, after: Fields) -> Tensor:
-    """MountainCarContinuous' own reward, and a little for speed until the goal is in sight."""
+    """MountainCarContinuous' own reward."""
     del before
     reached = after["state"][..., 0] >= 0.45
     return 100.0 * reached - 0.1 * action["action"][..., 0].square()
@@ -238,13 +238,13 @@ def _at_random(task: Task, rng: np.random.Generator) -> Act:
 
     def swing(_: Sequence[float]) -> Mapping[str, FieldValue]:
         nonlocal push
-        push = 0.9 * push + float(rng.normal(scale=0.4 * high))
+        push = 0.9 * push + float(rng.normal(scale=0.8))
         return {"action": [float(np.clip(push, low, high))]}
 
     return swing
 
 
-def _episode(task: Task, env: Any, seed: int, act: Act) -> list[Transition]:
+def _episode(task: Task, env: Environment, seed: int, act: Act) -> list[Transition]:
     state, _ = env.reset(seed=seed)
     taken, done = list[Transition](), False
     while not done:

@@ -92,11 +92,6 @@ class TransitionSpec:
     rollout_steps: int = 0
 
     def __post_init__(self) -> None:
-        if self.history < 1 or self.rollout_steps < 0:
-            raise ValueError(
-                f"history must be at least 1 and rollout_steps at least 0, got {self.history} and "
-                f"{self.rollout_steps}"
-            )
         self._declare_earlier_fields()
         if not self.observation or not self.targets:
             raise ValueError("a TransitionSpec needs at least one observation and one target")
@@ -135,6 +130,11 @@ class TransitionSpec:
         return {f"{source}[-{age}]": (source, age) for age in ages for source in sources}
 
     def _declare_earlier_fields(self) -> None:
+        if self.history < 1 or self.rollout_steps < 0:
+            raise ValueError(
+                f"history must be at least 1 and rollout_steps at least 0, got {self.history} and "
+                f"{self.rollout_steps}"
+            )
         if self.history == 1:
             return
         if both := sorted(self.observation.keys() & self.action.keys()):

@@ -50,14 +50,15 @@ from infrastructure.world_model.networks import (
     build_seeded,
 )
 from infrastructure.world_model.planning import (
+    Actions,
     Dynamics,
     Plan,
     Planner,
     PlanSettings,
-    Policy,
     RewardFunction,
     Rollout,
     roll_out,
+    rollout_metrics,
 )
 from infrastructure.world_model.prediction import (
     Prediction,
@@ -261,6 +262,7 @@ class WorldModel:
         predicted = self._model.predict(data.test.features)
         base = held_out_base_rate(data)
         self.metrics = measure(predicted, data.test.outcomes, data.codec, base)
+        self.metrics |= rollout_metrics(self._model, data.test.transitions)
         self.training_history += recorder.epochs
         self.training_stats = result.stats
 
@@ -370,7 +372,7 @@ class WorldModel:
     def rollout(
         self,
         observation: Values | Sequence[Values],
-        actions: Sequence[Values] | Sequence[Sequence[Values]] | Mapping[str, torch.Tensor] | Policy,
+        actions: Actions,
         horizon: int | None = None,
         *,
         particles: int = 4,

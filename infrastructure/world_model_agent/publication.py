@@ -23,6 +23,7 @@ from infrastructure.world_model.fitting import (
 from infrastructure.world_model.fitting.scoring import PRIMARY, held_out_base_rate, measure, row_nll
 from infrastructure.world_model.model_files import BuildNetwork
 from infrastructure.world_model_agent.prior import Prior, PriorError
+from infrastructure.world_model_agent.rollout_check import check_rollouts
 
 Z_95_ONE_SIDED = 1.645
 """Standard errors by which the candidate must beat the base rate: one-sided 95 % confidence."""
@@ -85,6 +86,12 @@ def gate_publication(
             f"{skill:+.4f} nats with standard error {error:.4f}"
         )
         return GateDecision(published=False, reason=reason, candidate=candidate, metrics=metrics)
+    rollout = check_rollouts(candidate, published, test.transitions, build_network)
+    metrics |= rollout.metrics
+    if rollout.problem:
+        return GateDecision(
+            published=False, reason=rollout.problem, candidate=candidate, metrics=metrics
+        )
     shipped, rivals = None, list[_Rival]()
     if prior is not None:
         try:

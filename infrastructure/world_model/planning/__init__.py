@@ -1,8 +1,10 @@
 """Rollouts and plans: imagine many steps with a fitted model, and choose actions by them."""
 
 from infrastructure.world_model.planning.dynamics import Dynamics
+from infrastructure.world_model.planning.open_loop import open_loop_error, rollout_metrics
 from infrastructure.world_model.planning.planner import Planner
 from infrastructure.world_model.planning.rollouts import (
+    Actions,
     Policy,
     RewardFunction,
     Rollout,
@@ -11,6 +13,7 @@ from infrastructure.world_model.planning.rollouts import (
 from infrastructure.world_model.planning.settings import Plan, PlanSettings
 
 __all__ = [
+    "Actions",
     "Dynamics",
     "Plan",
     "PlanSettings",
@@ -18,5 +21,7 @@ __all__ = [
     "Policy",
     "RewardFunction",
     "Rollout",
+    "open_loop_error",
     "roll_out",
+    "rollout_metrics",
 ]

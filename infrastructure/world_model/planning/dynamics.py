@@ -232,7 +232,8 @@ class Dynamics:
             all_MMNO = torch.cat([raw[name] for name in names], dim=2).unflatten(1, (members, rows))
             own = torch.arange(members)
             weight, bias = self._fold
-            return all_MMNO[own, own].float() @ weight + bias
+            folded_MNQ: Tensor = all_MMNO[own, own].float() @ weight + bias
+            return folded_MNQ
         hidden = dense_MND if texts_MNE is None else torch.cat([dense_MND, texts_MNE], dim=2)
         for weight, bias in self._layers:
             hidden = functional.silu(torch.baddbmm(bias, hidden, weight), inplace=True)

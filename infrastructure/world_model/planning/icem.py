@@ -88,7 +88,7 @@ class Icem:
         best: Found | None = None
         for iteration in range(self.iterations):
             if best is not None and not in_time():
-                return _cut(best)
+                break
             fewest = MIN_PLANS_PER_ELITE * self.elites
             count = max(int(self.samples * SHRINK**-iteration), min(fewest, self.samples))
             noise_NHA = coloured_noise(
@@ -100,7 +100,7 @@ class Icem:
             plans_NHA = torch.cat(plans)
             scores = evaluate(plans_NHA, best is not None)
             if scores is None:
-                return _cut(best)
+                break
             order_K = scores.score.topk(min(self.elites, len(plans_NHA))).indices
             elites_KHA = plans_NHA[order_K]
             mean_HA = MOMENTUM * mean_HA + (1 - MOMENTUM) * elites_KHA.mean(0)
@@ -117,9 +117,12 @@ class Icem:
                 sd=float(scores.sd[first]),
                 cut=False,
             )
+        else:
+            if best is not None:
+                return best
         if best is None:
-            raise RuntimeError("a search needs an iteration")
-        return best
+            raise RuntimeError("a search needs an iteration that ends")
+        return replace(best, cut=True)
 
 
 def coloured_noise(size: tuple[int, int, int], colour: float, generator: torch.Generator) -> Tensor:
@@ -150,13 +153,10 @@ def coloured_noise(size: tuple[int, int, int], colour: float, generator: torch.G
         parts[1, ..., -1] = 0.0
         parts[0, ..., -1] *= 2**0.5
     spectrum = torch.complex(parts[0], parts[1]) * scale_F
-    return torch.fft.irfft(spectrum, n=steps, dim=-1).div_(sigma).transpose(1, 2)
+    noise_NAH: Tensor = torch.fft.irfft(spectrum, n=steps, dim=-1)
+    return noise_NAH.div_(sigma).transpose(1, 2)
 
 
 def _shifted(plans_HA: Tensor) -> Tensor:
     """Drop the first step and repeat the last, ``[..., H, A]``."""
     return torch.cat([plans_HA[..., 1:, :], plans_HA[..., -1:, :]], dim=-2)
-
-
-def _cut(found: Found) -> Found:
-    return replace(found, cut=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from infrastructure.agent_contract.transition import Box, Discrete, FieldType
+from infrastructure.agent_contract.transition import Box, Discrete, FieldType, FieldValue
 from infrastructure.trajectories.encoding import FeatureEncoder
 from infrastructure.trajectories.encoding.standardiser import CLIP
 from infrastructure.trajectories.schema import Values, label_of
@@ -106,9 +106,9 @@ class Layout:
                 named[name] = block if isinstance(field, Box) and field.shape else block[..., 0]
         return named
 
-    def values(self, raw_X: Tensor) -> dict[str, object]:
+    def values(self, raw_X: Tensor) -> dict[str, FieldValue]:
         """Values of one row ``[X]`` as an author records them."""
-        values: dict[str, object] = {}
+        values: dict[str, FieldValue] = {}
         for name, field in self.fields.items():
             block = raw_X[self.columns[name]]
             if isinstance(field, Discrete):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from infrastructure.agent_contract.transition import Transition
+from infrastructure.agent_contract.transition import FieldValue, Transition
 from infrastructure.trajectories.history import sequences
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.planning.dynamics import Dynamics
@@ -70,12 +70,9 @@ def open_loop_error(
     windows = windows[:: max(1, -(-len(windows) // MAX_WINDOWS))]
     if not windows:
         return None
-    names = spec.current_fields
+    names = [name for name in spec.current_fields if name in spec.targets]
     start_WX = dynamics.start([window[0].observation for window in windows])
-    after = [_next_observation(window[-1], names) for window in windows]
-    end_WX = dynamics.start(
-        [{**window[0].observation, **row} for window, row in zip(windows, after, strict=True)]
-    )
+    end_WX = dynamics.start([_after(window, names) for window in windows])
     actions = [window[step].action for step in range(steps) for window in windows]
     state_MWX = start_WX.expand(dynamics.members, -1, -1)
     imagined = imagine(dynamics, state_MWX, dynamics.encode_values(actions, steps))
@@ -83,7 +80,7 @@ def open_loop_error(
         raise RuntimeError("nothing ends a rollout")
     compared = torch.zeros(dynamics.observation.width, dtype=torch.bool)
     for name in names:
-        compared[dynamics.observation.columns[name]] = name in spec.targets
+        compared[dynamics.observation.columns[name]] = True
     variance_X = torch.cat([start_WX, end_WX]).var(0, correction=0)
     compared &= variance_X > 0
     if not bool(compared.any()):
@@ -98,3 +95,19 @@ def open_loop_error(
         unchanged=error(start_WX),
         groups=[window[0].group for window in windows],
     )
+
+
+def rollout_metrics(model: FittedModel, transitions: Sequence[Transition]) -> dict[str, float]:
+    """Return ``rollout_error`` over the spec's ``rollout_steps``, see `OpenLoopError.share`.
+
+    Nothing if the spec asks for none, or if no held-out sequence is that long.
+    """
+    steps = model.spec.rollout_steps
+    error = open_loop_error(model, transitions, steps) if steps else None
+    return {} if error is None else {"rollout_error": error.share}
+
+
+def _after(window: Sequence[Transition], names: Sequence[str]) -> dict[str, FieldValue]:
+    """Observation after *window*; fields that are not predicted stay."""
+    following = window[-1].next_observation
+    return {**window[0].observation, **{name: following[name] for name in names}}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from infrastructure.agent_contract.transition import Box, Discrete, TransitionSpec
+from infrastructure.agent_contract.transition import Box, Discrete, FieldValue, TransitionSpec
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.planning.beam import Path, beam_search
@@ -157,7 +158,7 @@ class Planner:
 
 def _to_plan(path: Path, candidates: Sequence[Values]) -> Plan:
     return Plan(
-        actions=[dict(candidates[choice]) for choice in path.choices],
+        actions=[cast("Mapping[str, FieldValue]", candidates[choice]) for choice in path.choices],
         expected_return=path.expected_return,
         sd=path.sd,
         evaluations=path.evaluations,

@@ -22,6 +22,9 @@ Policy: TypeAlias = Callable[[Mapping[str, Tensor], int], Mapping[str, Tensor]]
 returns the action's fields: ``[P, B, n]`` float64 of a `Box` of shape ``(n,)``, ``[P, B]`` of a
 scalar one, and positions of labels, ``[P, B]`` int64, of a `Discrete`."""
 
+Actions: TypeAlias = Sequence[Values] | Sequence[Sequence[Values]] | Mapping[str, Tensor] | Policy
+"""Actions of a rollout; see `WorldModel.rollout`."""
+
 RewardFunction: TypeAlias = Callable[
     [Mapping[str, Tensor], Mapping[str, Tensor], Mapping[str, Tensor]], Tensor
 ]
@@ -142,7 +145,7 @@ def given_rewards(
 def roll_out(
     dynamics: Dynamics,
     observations: Sequence[Values],
-    actions: Sequence[Values] | Sequence[Sequence[Values]] | Mapping[str, Tensor] | Policy,
+    actions: Actions,
     horizon: int | None,
     *,
     particles: int,
@@ -180,7 +183,8 @@ def roll_out(
 
     def arrange(tensor: Tensor) -> Tensor:
         """From ``[H, M, S * B, ...]`` to ``[P, B, H, ...]``."""
-        return tensor.movedim(0, 2).unflatten(1, (particles, starts)).flatten(0, 1)
+        split: Tensor = tensor.movedim(0, 2).unflatten(1, (particles, starts))
+        return split.flatten(0, 1)
 
     observation = dynamics.observation.split(arrange(imagined.states))
     boxes = {

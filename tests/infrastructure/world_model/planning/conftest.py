@@ -5,6 +5,7 @@ import torch
 
 from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
 from infrastructure.world_model import WorldModel
+from infrastructure.world_model.fitting import fit_candidates, prepare_training_data
 
 LINE_SPEC = TransitionSpec(
     observation={"x": Box(shape=(2,))},
@@ -62,9 +63,11 @@ def _maze_transitions():
 @pytest.fixture(scope="session")
 def line():
     torch.set_num_threads(1)
-    model = WorldModel(LINE_SPEC, members=3, hidden=32)
-    model.fit(_line_transitions(), epochs=25, batch_size=64, device="cpu")
-    return model
+    model, rows = WorldModel(LINE_SPEC, members=3, hidden=32), _line_transitions()
+    model.fit(rows, epochs=25, batch_size=64, device="cpu")
+    data = prepare_training_data(LINE_SPEC, rows)  # the linear model has no members
+    ensemble = fit_candidates(data, model.fitted_model.ensemble)["ensemble"]
+    return WorldModel.from_fitted(ensemble, model.metrics)
 
 
 @pytest.fixture(scope="session")

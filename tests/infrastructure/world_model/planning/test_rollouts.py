@@ -77,5 +77,5 @@ def test_bad_input_is_named(line, observation, actions, horizon, told):
 
 
 def test_text_cannot_be_rolled_out(fitted):
-    with pytest.raises(ValueError, match="code.*Text"):
+    with pytest.raises(ValueError, match=r"code.*Text"):
         fitted.rollout({"x": (0.0, 1.0), "code": "let"}, [{"kind": "a"}])
