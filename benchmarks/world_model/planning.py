@@ -32,7 +32,7 @@ Fields: TypeAlias = Mapping[str, Tensor]
 Environment: TypeAlias = "gymnasium.Env[np.ndarray, int | np.ndarray]"
 Act: TypeAlias = Callable[[Sequence[float]], Mapping[str, FieldValue]]
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
+PRECISIONS = (Precision.FP32, Precision.BF16, Precision.FP16)
 FIRST_EVALUATION_SEED = 100_000  # starts of episodes that no training has seen
 _ENDS = Discrete(values=("false", "true"))
 
@@ -272,7 +272,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--task", choices=TASKS, default="pendulum")
     parser.add_argument("--episodes", type=int, default=30, help="of each model")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--precisions", choices=PRECISIONS, nargs="+", default=PRECISIONS)
+    parser.add_argument(
+        "--precisions", type=Precision, choices=PRECISIONS, nargs="+", default=PRECISIONS
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     task, missed = TASKS[options.task], False

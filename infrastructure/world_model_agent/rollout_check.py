@@ -51,7 +51,7 @@ def check_rollouts(
     metrics = {"rollout_error": own.share}
     gain_W = own.unchanged - own.squared
     if not float(gain_W.mean()) > _Z_95_ONE_SIDED * clustered_standard_error(gain_W, own.groups):
-        problem = f"after {steps} steps its states are no better than states that do not change"
+        problem = f"after {steps} steps its states do not beat states that stay as they are"
         return RolloutCheck(problem=problem, metrics=metrics)
     try:
         in_use = WorldModel.load(published, build_network).fitted_model

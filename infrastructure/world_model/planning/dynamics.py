@@ -77,7 +77,7 @@ class Dynamics:
     Args:
         model: Fitted model.
         reward: Scalar `Box` target to return as the reward; None for none.
-        hold: Fields of the observation that are no targets and keep their values.
+        hold: Fields of the observation that are not targets and keep their values.
 
     Attributes:
         observation, action: Columns of states and actions.

@@ -28,7 +28,7 @@ class PlanSettings:
             by default the range in the training data.
         penalty: Price of disagreement, in standard deviations of the return.
         discount: Factor of the reward with each step.
-        hold: Fields of the observation that are no targets and keep their values.
+        hold: Fields of the observation that are not targets and keep their values.
         samples: Plans in the first of the iterations over `Box` actions; each further one has a
             fifth fewer.
         iterations: Iterations over `Box` actions.
