@@ -203,8 +203,7 @@ class Dynamics:
             change_MNX = change_MNX + linear_MNQ[..., :width]
             reward_MN = reward_MN + linear_MNQ[..., width]
         if noise is not None:
-            drawn_MNX = torch.randn(change_MNX.shape, generator=noise)
-            change_MNX = change_MNX + heads.deviation(output_MNQ, linear_MNQ) * drawn_MNX
+            change_MNX = change_MNX + heads.noise(output_MNQ, linear_MNQ, noise)
         following_MNX = torch.addcmul(heads.offset, state_MNX, heads.keep).add_(change_MNX)
         self._shift(following_MNX, state_MNX, actions.raw[number])
         for name, head in self._labels.items():

@@ -6,12 +6,15 @@ all `Discrete` targets, Q columns: X of next values, the reward, L, and X logari
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from infrastructure.agent_contract.transition import Box
+from infrastructure.world_model.distributions import Calibration
+from infrastructure.world_model.distributions.metrics import SMALLEST_PROBABILITY
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.networks.loss import bounded_variance
 from infrastructure.world_model.planning.layout import Layout
@@ -25,24 +28,25 @@ class LabelHead:
 
     Attributes:
         columns: Its columns among the Q.
-        weight: Share of the ensemble in the blend.
+        weights: Weights of ensemble and linear model in the blend.
+        base: Logarithms of the base rate, times its weight, ``[L]`` float32.
         temperature: Calibrated divisor of the log-probabilities.
         success: Position of the spec's success label, if this target has it.
         line: Calibrated slope and offset of that label's log-odds.
     """
 
     columns: slice
-    weight: float
+    weights: tuple[float, float]
+    base: Tensor
     temperature: float
     success: int | None
     line: tuple[float, float]
 
     def probabilities(self, ensemble_MNQ: Tensor, linear_MNQ: Tensor | None) -> Tensor:
         """Calibrated probabilities of the labels, ``[M, N, L]``, member by member."""
-        log_MNL = ensemble_MNQ[..., self.columns].log_softmax(-1)
+        log_MNL = self.base + self.weights[0] * _log_softmax(ensemble_MNQ[..., self.columns])
         if linear_MNQ is not None:
-            linear_MNL = linear_MNQ[..., self.columns].log_softmax(-1)
-            log_MNL = self.weight * log_MNL + (1.0 - self.weight) * linear_MNL
+            log_MNL = log_MNL + self.weights[1] * _log_softmax(linear_MNQ[..., self.columns])
         probability_MNL = (log_MNL / self.temperature).softmax(-1)
         if self.success is None:
             return probability_MNL
@@ -80,11 +84,11 @@ class Heads:
         fold, offset = torch.zeros(outputs, total), torch.zeros(self.width + 1).double()
         linear = torch.zeros(sum(shape.boxes.values()) + logits, total)
         keep = torch.ones(self.width, dtype=torch.float64)
-        self._variance_scale = torch.zeros(self.width)
-        self._linear_variance = torch.zeros(self.width)
-        self._scale, self._weight = torch.ones(self.width), torch.ones(self.width)
+        self._weight, self._linear_weight = torch.zeros(self.width), torch.zeros(self.width)
+        self._scale, self._linear_variance = torch.ones(self.width), torch.zeros(self.width)
+        self._correction = _Correction.none(self.width)
         self.labels: dict[str, LabelHead] = {}
-        self._noise = slice(self.width + 1 + logits, total)
+        self._log_variances = slice(self.width + 1 + logits, total)
         self.without_noise = slice(0, self.width + 1 + logits)
 
         for name, target in model.spec.targets.items():
@@ -96,25 +100,24 @@ class Heads:
         at, linear_at = 0, 0
         linear_variances = bounded_variance(model.linear.log_variance.float())
         for name, size in shape.boxes.items():
-            standardiser, weight = codec.standardisers[name], _ensemble_weight(model, name)
+            standardiser, weights = codec.standardisers[name], model.weights[name]
             kept = [dim for dim, varies in enumerate(standardiser.kept) if varies]
             places = [self.width] if name == reward else []
             columns = state.columns.get(name) if name not in NOT_IN_STATE else None
-            deviations = _deviation_factors(model, name)
             for start in ([columns.start] if columns is not None else []) + places:
                 for dim, mean in enumerate(standardiser.mean):
                     offset[start + dim] = mean
                 for row, dim in enumerate(kept):
                     scale = standardiser.scale[dim]
-                    fold[at + row, start + dim] = weight * scale
-                    linear[linear_at + row, start + dim] = (1.0 - weight) * scale
+                    fold[at + row, start + dim] = weights[0] * scale
+                    linear[linear_at + row, start + dim] = weights[1] * scale
                     if start == self.width:
                         continue
-                    fold[at + size + row, self._noise.start + start + dim] = 1.0
+                    fold[at + size + row, self._log_variances.start + start + dim] = 1.0
+                    self._weight[start + dim], self._linear_weight[start + dim] = weights
                     self._scale[start + dim] = scale
-                    self._variance_scale[start + dim] = (scale * deviations[dim]) ** 2
                     self._linear_variance[start + dim] = linear_variances[linear_at + row]
-                    self._weight[start + dim] = weight
+                    self._correction.read(start + dim, model.calibration, name, dim)
             at, linear_at = at + 2 * size, linear_at + size
         place = self.width + 1
         for name, size in shape.labels.items():
@@ -125,40 +128,97 @@ class Heads:
             at, linear_at, place = at + size, linear_at + size, place + size
         self.fold, self.keep = fold, keep
         self.offset, self.reward_offset = offset[:-1], float(offset[-1])
-        weights = [_ensemble_weight(model, name) for name in codec.heads]
-        self.linear = linear if min(weights) < 1.0 else None
+        blended = any(model.weights[name][1] > 0.0 for name in codec.heads)
+        self.linear = linear if blended else None
+
+    def noise(
+        self, ensemble_MNQ: Tensor, linear_MNQ: Tensor | None, generator: torch.Generator
+    ) -> Tensor:
+        """Draw what is added to each next value, member by member, ``[M, N, X]`` float32."""
+        deviation_MNX = self.deviation(ensemble_MNQ, linear_MNQ)
+        return deviation_MNX * standard_student(self._correction.tail, deviation_MNX, generator)
 
     def deviation(self, ensemble_MNQ: Tensor, linear_MNQ: Tensor | None) -> Tensor:
-        """Standard deviation of each next value, member by member, ``[M, N, X]`` float32."""
-        weight_X = self._weight
-        variance_MNX = weight_X * bounded_variance(ensemble_MNQ[..., self._noise])
+        """Standard deviation of each next value, member by member, ``[M, N, X]`` float32.
+
+        That of the mixture of ensemble, linear model and base rate, which is standard normal in
+        the units of the targets' standardisers; then calibrated.
+        """
+        first_X, second_X = self._weight, self._linear_weight
+        rest_X = (1.0 - first_X - second_X).clamp(min=0.0)
+        share_MNX = ensemble_MNQ[..., : self.width] / self._scale
+        mean_MNX = share_MNX
+        second_MNX = torch.zeros_like(share_MNX)
         if linear_MNQ is not None:
-            rest_X = 1.0 - weight_X
-            within_MNX = variance_MNX + rest_X * self._linear_variance
-            first_MNX = ensemble_MNQ[..., : self.width] / weight_X.clamp(min=1e-6)
-            second_MNX = linear_MNQ[..., : self.width] / rest_X.clamp(min=1e-6)
-            between_MNX = weight_X * rest_X * (first_MNX - second_MNX).square()
-            variance_MNX = within_MNX + between_MNX / self._scale.square()
-        return (variance_MNX * self._variance_scale).sqrt()
+            second_MNX = linear_MNQ[..., : self.width] / self._scale
+            mean_MNX = share_MNX + second_MNX
+        within_MNX = (
+            first_X * bounded_variance(ensemble_MNQ[..., self._log_variances])
+            + second_X * self._linear_variance
+            + rest_X
+        )
+        between_MNX = (
+            first_X * (share_MNX / first_X.clamp(min=1e-6) - mean_MNX).square()
+            + second_X * (second_MNX / second_X.clamp(min=1e-6) - mean_MNX).square()
+            + rest_X * mean_MNX.square()
+        )
+        return self._correction.apply((within_MNX + between_MNX).sqrt() * self._scale)
 
 
-def _ensemble_weight(model: FittedModel, name: str) -> float:
-    """Share of the ensemble in the blend of target *name*."""
-    del name
-    return model.ensemble_weight
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Correction:
+    """Calibration of the standard deviations, ``[X]`` float32 each; see `BoxCalibration`.
+
+    Columns that do not vary have the scale 0.
+    """
+
+    scale: Tensor
+    power: Tensor
+    center: Tensor
+    tail: Tensor
+
+    @classmethod
+    def none(cls, width: int) -> _Correction:
+        zeros, ones = torch.zeros(width), torch.ones(width)
+        return cls(scale=zeros, power=ones, center=ones.clone(), tail=zeros.clone())
+
+    def read(self, column: int, calibration: Calibration, name: str, dimension: int) -> None:
+        """Set *column* to the calibration of a dimension of target *name*."""
+        fitted = (calibration.scales, calibration.powers, calibration.centers, calibration.tails)
+        columns = (self.scale, self.power, self.center, self.tail)
+        for values_X, of_targets, default in zip(columns, fitted, (1, 1, 1, 0), strict=True):
+            each = of_targets.get(name)
+            values_X[column] = each[dimension] if each else default
+
+    def apply(self, deviation_MNX: Tensor) -> Tensor:
+        return self.scale * deviation_MNX * (deviation_MNX / self.center) ** (self.power - 1.0)
 
 
-def _deviation_factors(model: FittedModel, name: str) -> tuple[float, ...]:
-    """Calibrated factor of each dimension's standard deviation, of `Box` target *name*."""
-    scales = model.calibration.scales.get(name)
-    return scales or (1.0,) * len(model.codec.standardisers[name].kept)
+def standard_student(tail_X: Tensor, like_MNX: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw from Student's t with mean 0 and variance 1, by Bailey's polar method (1994).
+
+    Args:
+        tail_X: One over the degrees of freedom, below 1/2; 0 for a Gaussian.
+        like_MNX: Tensor of the shape to draw.
+    """
+    tail_X = tail_X.clamp(min=1e-6)
+    uniform_MNX = 1.0 - torch.rand(like_MNX.shape, generator=generator)
+    angle_MNX = 2.0 * torch.pi * torch.rand(like_MNX.shape, generator=generator)
+    squared_MNX = (-2.0 * tail_X * uniform_MNX.log()).expm1() * (1.0 - 2.0 * tail_X) / tail_X
+    return squared_MNX.sqrt() * angle_MNX.cos()
+
+
+def _log_softmax(logits_MNL: Tensor) -> Tensor:
+    return logits_MNL.log_softmax(-1).clamp(min=math.log(SMALLEST_PROBABILITY))
 
 
 def _label_head(model: FittedModel, name: str, columns: slice) -> LabelHead:
     success, calibration = model.codec.success_label, model.calibration
+    weights, frequencies = model.weights[name], torch.tensor(model.codec.frequencies[name])
     return LabelHead(
         columns=columns,
-        weight=_ensemble_weight(model, name),
+        weights=weights,
+        base=max(0.0, 1.0 - sum(weights)) * frequencies.clamp(min=SMALLEST_PROBABILITY).log(),
         temperature=calibration.temperatures.get(name, 1.0),
         success=success[1] if success is not None and success[0] == name else None,
         line=calibration.success,

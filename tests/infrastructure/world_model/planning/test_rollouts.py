@@ -1,15 +1,22 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from infrastructure.world_model import WorldModel
+
 PUSHES = [{"push": 0.1}] * 10
 
 
-def test_a_step_is_the_prediction(line):
-    start, action = {"x": (0.5, 0.3)}, {"push": 0.2}
-    [predicted] = line.predict_batch([start], [action])
-    rolled = line.rollout(start, [action], particles=0)
+@pytest.mark.parametrize("shares", [(1.0, 0.0), (0.6, 0.4), (0.5, 0.2), (0.0, 0.9)])
+def test_a_step_is_the_prediction(line, shares):
+    """Shares of ensemble and linear model; the base rate has the rest."""
+    start, action, fitted = {"x": (0.5, 0.3)}, {"push": 0.2}, line.fitted_model
+    weights = dict.fromkeys(fitted.codec.heads, shares)
+    model = WorldModel.from_fitted(replace(fitted, weights=weights), {})
+    [predicted] = model.predict_batch([start], [action])
+    rolled = model.rollout(start, [action], particles=0)
     assert rolled.mean["x"][0, 1].tolist() == pytest.approx(predicted.next_state["x"], abs=1e-5)
     assert float(rolled.reward.mean()) == pytest.approx(predicted.expected_improvement, abs=1e-5)
 
