@@ -34,6 +34,24 @@ def test_candidates_restrict_the_choice(maze):
     assert [action["go"] for action in plan.actions] == ["left"] * 3
 
 
+def test_a_penalty_prefers_what_the_members_agree_on(line):
+    """A push beyond the data promises more speed, and the members disagree on how much."""
+    daring, safe = {"push": 3.0}, {"push": 0.5}
+
+    def plan(candidates, penalty=0.0):
+        chosen = PlanSettings(
+            candidates=candidates, penalty=penalty, reward=lambda _, __, after: after["x"][..., 1]
+        )
+        return line.plan(START, 1, chosen)
+
+    alone = [plan([each]) for each in (daring, safe)]
+    assert alone[0].expected_return > alone[1].expected_return
+    price = (alone[0].expected_return - alone[1].expected_return) / (alone[0].sd - alone[1].sd)
+    assert price > 0
+    assert plan([daring, safe], 0.8 * price).actions == [daring]
+    assert plan([daring, safe], 1.2 * price).actions == [safe]
+
+
 def test_a_seed_repeats_a_plan(line):
     chosen = PlanSettings(bounds=BOUNDS)
     assert line.plan(START, 4, chosen, seed=1) == line.plan(START, 4, chosen, seed=1)

@@ -1,0 +1,150 @@
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from infrastructure.agent_contract.transition import Box, Transition, TransitionSpec
+from infrastructure.trajectories.history import stack_history
+from infrastructure.world_model import WorldModel
+from infrastructure.world_model.planning import Dynamics, PlanSettings
+
+SPRING_SPEC = TransitionSpec(
+    observation={"x": Box()},
+    action={"push": Box()},
+    targets={"x": Box(delta=True)},
+    history=2,
+    rollout_steps=10,
+)
+TASTE_SPEC = TransitionSpec(
+    observation={"x": Box(), "taste": Box()},
+    action={"push": Box()},
+    targets={"x": Box(delta=True), "reward": Box()},
+)
+
+
+class Wrapped(nn.Module):
+    """A network of an author's own, which hides its layers."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
+def _faster(x, speed, push):
+    """Next speed of a spring."""
+    return 0.7 * speed - 0.2 * x + push
+
+
+def _swing(groups=40, steps=40):
+    """A spring of which the place alone is observed: its speed is hidden."""
+    generator, rows = random.Random(0), []
+    for number in range(groups):
+        x, speed = generator.uniform(-1, 1), generator.uniform(-0.5, 0.5)
+        for _ in range(steps):
+            push = generator.uniform(-0.2, 0.2)
+            after, speed = x + speed, _faster(x, speed, push)
+            rows.append(
+                Transition(
+                    group=f"g{number}",
+                    observation={"x": x},
+                    action={"push": push},
+                    next_observation={"x": after},
+                )
+            )
+            x = after
+    return rows
+
+
+@pytest.fixture(scope="module")
+def spring():
+    model = WorldModel(SPRING_SPEC, members=2, hidden=32)
+    model.fit(_swing(), epochs=20, batch_size=64, device="cpu", precision="fp32")
+    return model
+
+
+def test_a_history_shows_what_one_observation_hides(spring):
+    blind = WorldModel(replace(SPRING_SPEC, observation={"x": Box()}, history=1), members=2)
+    blind.fit(_swing(), epochs=10, batch_size=64, device="cpu", precision="fp32")
+    assert spring.metrics["x.rmse"] < 0.5 * blind.metrics["x.rmse"]
+    assert spring.metrics["rollout_error"] < blind.metrics["rollout_error"]
+    observed = stack_history(SPRING_SPEC, [{"x": 0.1}, {"x": 0.4}], [{"push": 0.1}])
+    [predicted] = spring.predict_batch([observed], [{"push": 0.0}])
+    assert predicted.next_state["x"] == pytest.approx(0.4 + _faster(0.1, 0.3, 0.1), abs=0.05)
+
+
+def test_a_rollout_carries_its_history_along(spring):
+    pushes = [0.1, 0.1, -0.2, 0.0, 0.1, -0.1]
+    start = stack_history(SPRING_SPEC, [{"x": 0.0}, {"x": 0.2}], [{"push": 0.0}])
+    rolled = spring.rollout(start, [{"push": push} for push in pushes], particles=0)
+    places, speed = [0.2], _faster(0.0, 0.2, 0.0)
+    for push in pushes:
+        places.append(places[-1] + speed)
+        speed = _faster(places[-2], speed, push)
+    assert rolled.mean["x"][0].tolist() == pytest.approx(places, abs=0.1)
+    fields = rolled.observation
+    assert torch.equal(fields["x[-1]"][..., 1:], fields["x"][..., :-1])
+    assert fields["push[-1]"][:, 0].tolist() == [[0.0, *pushes]] * len(rolled.member)
+
+
+def test_older_steps_move_back_one_by_one():
+    spec = replace(SPRING_SPEC, observation={"x": Box()}, history=3)
+    model = WorldModel(spec, members=1, hidden=8)
+    model.fit(_swing(30), epochs=1, batch_size=64, device="cpu", precision="fp32")
+    pushes = [0.1, 0.2, -0.1, 0.0]
+    start = stack_history(spec, [{"x": 0.0}], [])
+    fields = model.rollout(start, [{"push": push} for push in pushes], particles=0).observation
+    assert torch.equal(fields["x[-2]"][..., 2:], fields["x"][..., :-2])
+    assert fields["push[-2]"].flatten().tolist() == [0.0, 0.0, *pushes[:3]]
+
+
+def test_a_custom_network_rolls_out_as_its_layers_do(line):
+    fitted = line.fitted_model
+    custom = WorldModel.from_fitted(replace(fitted, ensemble=Wrapped(fitted.ensemble)), {})
+    pushes = [{"push": 0.3}] * 5
+    for particles in (0, 4):
+        expected = line.rollout({"x": (0.5, 1.0)}, pushes, particles=particles, seed=3)
+        rolled = custom.rollout({"x": (0.5, 1.0)}, pushes, particles=particles, seed=3)
+        assert torch.equal(rolled.member, expected.member)
+        assert torch.allclose(rolled.observation["x"], expected.observation["x"], atol=1e-4)
+        assert torch.allclose(rolled.reward, expected.reward, atol=1e-4)
+        assert torch.allclose(rolled.alive, expected.alive, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def tasting():
+    """The best push is the taste, which never changes within an episode."""
+    generator, rows = random.Random(0), []
+    for number in range(2000):
+        x, taste, push = (generator.uniform(-1, 1) for _ in range(3))
+        rows.append(
+            Transition(
+                group=f"g{number // 20}",
+                observation={"x": x, "taste": taste},
+                action={"push": push},
+                reward=-((push - taste) ** 2),
+                next_observation={"x": x * (1 - push**2)},
+            )
+        )
+    model = WorldModel(TASTE_SPEC, members=2, hidden=32)
+    model.fit(rows, epochs=25, batch_size=64, device="cpu", precision="fp32")
+    return model
+
+
+def test_a_field_that_nothing_predicts_must_be_held(tasting):
+    for held in ([], ["x"]):
+        with pytest.raises(ValueError, match=r"'taste' is not predicted.*hold"):
+            tasting.planner(3, PlanSettings(bounds={"push": (-1, 1)}, hold=held))
+    with pytest.raises(ValueError, match="'smell', which the observation lacks"):
+        Dynamics(tasting.fitted_model, hold=["smell"])
+
+
+@pytest.mark.parametrize("taste", [-0.6, 0.5])
+def test_a_held_field_keeps_its_value(tasting, taste):
+    chosen = PlanSettings(bounds={"push": (-1, 1)}, hold=["taste"], iterations=5)
+    plan = tasting.plan({"x": 0.0, "taste": taste}, 3, chosen)
+    assert [action["push"] for action in plan.actions] == pytest.approx([taste] * 3, abs=0.15)
