@@ -14,6 +14,7 @@ import structlog
 from genesis_fp16.testing import check_agent
 from infrastructure.agent_contract import Agent, RunContext, Transition
 from infrastructure.agent_contract.run_context import Budget
+from infrastructure.world_model import WorldModel
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "pendulum_agent"
 STEPS_PER_EPISODE = 200
@@ -102,6 +103,20 @@ def test_torques_cover_the_range(episodes: Callable) -> None:
     torques = [t.action["torque"][0] for t in episodes(5)]
     assert min(torques) == pytest.approx(-2)
     assert max(torques) == pytest.approx(2)
+
+
+def test_a_published_model_swings_up_by_plans(
+    module: ModuleType, make_context: Callable, episodes: Callable
+) -> None:
+    agent, first = module.PendulumAgent(), episodes(50)
+    model = WorldModel(agent.spec(), members=3, hidden=32)
+    model.fit(first, epochs=15, batch_size=64, device="cpu", precision="fp32")
+    model.save(agent.published_folder(make_context()))
+    planned = episodes(1, run_id="run-2")
+    assert sum(row.reward for row in planned) > -500  # at random: some -1,200
+    assert {row.group for row in planned} == {"run-2/0"}
+    again = itertools.islice(agent.collect(make_context(run_id="run-2")), 20)
+    assert list(again) == planned[:20]
 
 
 @pytest.mark.process
