@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from infrastructure.world_model.distributions import BoxDistribution
 from infrastructure.world_model.distributions.box_calibration import BoxCalibration
@@ -42,21 +40,19 @@ def _fitted_and_fresh(family, scale, stated, seed, rows=ROWS, groups=None):
     return calibration, before, calibration.apply(before), value_N[rows:, None]
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
-    family=st.sampled_from(["gaussian", "student"]),
-    scale=st.sampled_from([0.01, 1.0, 300.0]),
-    wrong=st.sampled_from([0.05, 0.5, 1.0, 2.0, 20.0]),
-)
-def test_the_stated_deviation_is_the_error_and_the_interval_covers(seed, family, scale, wrong):
-    _, before, after, value = _fitted_and_fresh(family, scale, scale * wrong, seed)
-    ratio = (value.square().mean() / after.variance.mean()).sqrt().item()
-    assert 0.8 < ratio < 1.25
-    share = coverage(after.mean, after.half_width_90(), value)
-    assert 0.86 < share < 0.94  # 0.9 and four standard errors of a quantile of 1,000 rows
-    gain = before.nll(value) - after.nll(value)
-    assert gain.mean() >= -gain.std() / FRESH**0.5
+@pytest.mark.parametrize("family", ["gaussian", "student"])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
+@pytest.mark.parametrize("wrong", [0.05, 0.5, 1.0, 2.0, 20.0])
+def test_the_stated_deviation_is_the_error_and_the_interval_covers(family, scale, wrong):
+    gains = []
+    for seed in range(4):
+        _, before, after, value = _fitted_and_fresh(family, scale, scale * wrong, seed)
+        ratio = (value.square().mean() / after.variance.mean()).sqrt().item()
+        assert 0.8 < ratio < 1.25
+        share = coverage(after.mean, after.half_width_90(), value)
+        assert 0.86 < share < 0.94  # 0.9 and four standard errors of a quantile of 1,000 rows
+        gains.append((before.nll(value) - after.nll(value)).mean().item())
+    assert sum(gains) / len(gains) > -1.0 / ROWS
 
 
 @pytest.mark.parametrize("family", ["gaussian", "student"])
