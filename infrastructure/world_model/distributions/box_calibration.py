@@ -1,10 +1,11 @@
 """Calibration of a `Box` target: the standard deviation, the tails and the 90 % interval.
 
-Shapes: N rows, C dimensions, T tails, V variants of the correction.
+Shapes: N rows, C dimensions, T tails, V variants: no correction, then the four of `fit`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,8 @@ _MOST_ROWS = 10_000  # of a fit: more give no better scale, and cost time
 _POWER_FREEDOM = 4.0  # of the t by whose likelihood the power is fitted: outliers weigh little
 _POWER_PRIOR_ROWS = 10.0
 _POWER_BOUNDS = (0.2, 3.0)
+_POWERED = slice(3, 5)  # the variants with a power
+_DISHONESTY = math.log(1.25)
 _NEWTON_STEPS = 12
 _SMALLEST_SCALE = 1e-3  # even where all errors are 0
 
@@ -68,8 +71,10 @@ class BoxCalibration:
     ) -> BoxCalibration:
         """Fit the corrections, and choose among them by the likelihood of other groups.
 
-        There are four: a scale alone or with a power, for a Gaussian or for a Student's t. A
-        dimension keeps the best one if it beats no correction by half a standard error.
+        There are four: a scale alone or with a power, for a Gaussian or for a Student's t. A power
+        must state the errors of other groups, too: the root mean squares of deviations and errors
+        may differ by a quarter, or by less than without it. A dimension keeps the best one if it
+        beats no correction by half a standard error.
 
         Args:
             kept_C: Whether the dimension varied; others stay as they are.
@@ -86,6 +91,7 @@ class BoxCalibration:
         variants = [unchanged, *_fit_variants(error_NC, deviation_NC)]
         nll_VNC = unchanged.nll(error_NC, deviation_NC).repeat(len(variants), 1, 1)
         ratio_VNC = (error_NC / deviation_NC).abs().repeat(len(variants), 1, 1)
+        variance_VNC = deviation_NC.square().repeat(len(variants), 1, 1)
         fold_N, folds = fold_numbers(groups, rows)
         for number in range(folds):
             held_out_N = fold_N == number
@@ -93,8 +99,14 @@ class BoxCalibration:
             fitted = _fit_variants(error_NC[~held_out_N], deviation_NC[~held_out_N])
             for variant, correction in enumerate(fitted, start=1):
                 nll_VNC[variant, held_out_N] = correction.nll(error, deviation)
-                ratio_VNC[variant, held_out_N] = (error / correction.deviations(deviation)).abs()
-        best_C = nll_VNC.mean(1).argmin(0)
+                stated = correction.deviations(deviation)
+                ratio_VNC[variant, held_out_N] = (error / stated).abs()
+                variance_VNC[variant, held_out_N] = stated.square()
+        dishonesty_VC = (error_NC.square().mean(0) / variance_VNC.mean(1)).log().abs() / 2
+        bound_C = dishonesty_VC[1].clamp(min=_DISHONESTY)
+        allowed_VC = torch.ones_like(dishonesty_VC, dtype=torch.bool)
+        allowed_VC[_POWERED] = dishonesty_VC[_POWERED] <= bound_C
+        best_C = nll_VNC.mean(1).where(allowed_VC, torch.inf).argmin(0)
         for dimension, best in enumerate(best_C.tolist()):
             gain_N = nll_VNC[0, :, dimension] - nll_VNC[best, :, dimension]
             if not (kept_C[dimension] and helps(gain_N, groups)):
