@@ -7,7 +7,7 @@ SEED ?= 0
 SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: help run test quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
+.PHONY: help run test test-long quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
@@ -16,8 +16,11 @@ run: $(STAMP) .env $(SITE)/index.html  ## Start the daemon in the foreground
 	@exec $(BIN)/genesis-fp16 serve
 
 # Four workers, of some 1 GB each: some wait while others compute. Six took longer on two cores.
-test: $(STAMP)  ## The whole test suite on two cores; PYTEST_FLAGS reach pytest
+test: $(STAMP)  ## The test suite on two cores; PYTEST_FLAGS reach pytest
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+
+test-long: $(STAMP)  ## The trials that take minutes: torture, and a job of five parts
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m long $(PYTEST_FLAGS)
 
 quick: $(STAMP)  ## The tests that start no process and train nothing for seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not process and not boot" --hypothesis-profile quick $(PYTEST_FLAGS)

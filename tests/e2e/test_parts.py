@@ -18,7 +18,7 @@ from tests.e2e.page.browser import Browser, missing_program
 from tests.e2e.page.site import TOKEN
 from tests.patience import crowding, wait_until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PARTS = ("world-model", "critic-a", "critic-b", "actor", "temperature")
 EVERY_BATCH, EVERY_SECOND_BATCH = PARTS[:3], PARTS[3:]

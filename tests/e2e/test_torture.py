@@ -12,7 +12,7 @@ from tests.e2e.torture import __main__ as torture
 from tests.e2e.torture.stage import missing
 from tests.preloaded import TORTURE
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 ROUNDS = 10
 
