@@ -1,7 +1,5 @@
 """The example of a Dreamer: its losses, each precision, resuming, and what it publishes."""
 
-import importlib.util
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +9,7 @@ import pytest
 import torch
 
 from genesis_fp16.testing import check_agent
-from infrastructure.agent_contract import Agent, Evaluation, EvaluationReport
+from infrastructure.agent_contract import Evaluation
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 from infrastructure.agent_contract.parts import Computed
 from infrastructure.environments import EnvironmentRounds, RoundOptions
@@ -19,6 +17,7 @@ from infrastructure.events import PrecisionState, SaveCheckpoint
 from infrastructure.training import FP16TrainingConfig, Precision
 from infrastructure.training.parts import PartsTrainer
 from infrastructure.training.precision import PrecisionForward
+from tests.examples.examples import REPORT, load
 from tests.infrastructure.environments.acting_job import make_context, recorded
 from tests.infrastructure.environments.test_environment_rounds import (
     KilledError,
@@ -27,36 +26,13 @@ from tests.infrastructure.environments.test_environment_rounds import (
     weights,
 )
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "dreamer_agent"
 CPU = torch.device("cpu")
 FP32 = PrecisionState(requested="fp32", effective="fp32", reason="operator")
-REPORT = EvaluationReport(
-    evaluation=Evaluation(metrics={"return": 0.0}, primary="return", higher_is_better=True),
-    steps=3,
-    epochs=1,
-)
 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    """The example's module, loaded from its folder: it is not installed here."""
-    spec = importlib.util.spec_from_file_location("dreamer_agent", FOLDER / "dreamer_agent.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_entry_point_names_the_agent(module: ModuleType) -> None:
-    project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
-    [(name, target)] = project["entry-points"]["genesis.agents"].items()
-    assert target == "dreamer_agent:DreamerAgent"
-    agent = module.DreamerAgent()
-    assert agent.name == name
-    assert isinstance(agent, Agent)
-
-
-def test_it_is_an_agent_of_fewer_than_250_lines() -> None:
-    assert sum(len(file.read_text().splitlines()) for file in FOLDER.glob("*.py")) < 250
+    return load("dreamer_agent")
 
 
 def test_constants_and_scales_are_the_environment_s(module: ModuleType) -> None:

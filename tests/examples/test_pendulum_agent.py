@@ -1,9 +1,7 @@
 """The example says what it does, in the contract's terms, on the real environment."""
 
-import importlib.util
 import itertools
 import math
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,21 +10,17 @@ import pytest
 import structlog
 
 from genesis_fp16.testing import check_agent
-from infrastructure.agent_contract import Agent, RunContext, Transition
+from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.world_model import WorldModel
+from tests.examples.examples import load
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "pendulum_agent"
 STEPS_PER_EPISODE = 200
 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    """The example's module, loaded from its folder: it is not installed here."""
-    spec = importlib.util.spec_from_file_location("pendulum_agent", FOLDER / "pendulum_agent.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("pendulum_agent")
 
 
 @pytest.fixture
@@ -58,15 +52,6 @@ def episodes(module: ModuleType, make_context: Callable) -> Callable[..., list[T
         return list(itertools.islice(transitions, count * STEPS_PER_EPISODE))
 
     return collect
-
-
-def test_entry_point_names_the_agent(module: ModuleType) -> None:
-    project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
-    [(name, target)] = project["entry-points"]["genesis.agents"].items()
-    assert target == "pendulum_agent:PendulumAgent"
-    agent = module.PendulumAgent()
-    assert agent.name == name
-    assert isinstance(agent, Agent)
 
 
 def test_transitions_are_the_pendulum_s(episodes: Callable) -> None:

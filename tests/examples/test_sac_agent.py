@@ -1,7 +1,5 @@
 """The example that acts: its loss functions, the conformance kit, and what it publishes."""
 
-import importlib.util
-import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -10,40 +8,17 @@ import pytest
 import torch
 
 from genesis_fp16.testing import check_agent
-from infrastructure.agent_contract import Agent, Evaluation, EvaluationReport
 from infrastructure.training import Precision
 from infrastructure.training.precision import PrecisionForward
+from tests.examples.examples import REPORT, load
 from tests.infrastructure.environments.acting_job import Warnings, make_context
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "sac_agent"
 CPU = torch.device("cpu")
-REPORT = EvaluationReport(
-    evaluation=Evaluation(metrics={"return": 0.0}, primary="return", higher_is_better=True),
-    steps=3,
-    epochs=1,
-)
 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    """The example's module, loaded from its folder: it is not installed here."""
-    spec = importlib.util.spec_from_file_location("sac_agent", FOLDER / "sac_agent.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_entry_point_names_the_agent(module: ModuleType) -> None:
-    project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
-    [(name, target)] = project["entry-points"]["genesis.agents"].items()
-    assert target == "sac_agent:SacAgent"
-    agent = module.SacAgent()
-    assert agent.name == name
-    assert isinstance(agent, Agent)
-
-
-def test_it_is_an_agent_of_fewer_than_250_lines(module: ModuleType) -> None:
-    assert len((FOLDER / "sac_agent.py").read_text().splitlines()) < 250
+    return load("sac_agent")
 
 
 def test_constants_are_the_environment_s(module: ModuleType) -> None:

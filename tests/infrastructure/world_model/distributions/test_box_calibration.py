@@ -117,3 +117,17 @@ def test_a_constant_dimension_stays_as_it_is():
     calibration = BoxCalibration.fit(predicted, constant, torch.tensor([False]))
     assert calibration.interval == (Z_90,)
     assert calibration.scale == (1.0,)
+
+
+def test_a_power_that_overstates_rare_errors_is_not_kept():
+    """Errors grow with the squared deviation, except in the hundredth row, where members part."""
+    generator = torch.Generator().manual_seed(0)
+    deviation_N = (0.5 * torch.randn(3000, generator=generator, dtype=torch.float64)).exp()
+    truth_N = deviation_N.square()
+    deviation_N[::100], truth_N[::100] = 50.0, 5.0
+    value_N = truth_N * torch.randn(3000, generator=generator, dtype=torch.float64)
+    calibration = BoxCalibration.fit(_predicted(deviation_N), value_N[:, None], ONE)
+    stated = calibration.apply(_predicted(deviation_N)).variance.mean().sqrt()
+    powered = 50.0**2 * 0.01**0.5  # what the likelihood of all other rows favours
+    assert calibration.power == (1.0,)
+    assert stated < powered / 10
