@@ -14,7 +14,7 @@ app = typer.Typer(help="The settings in force.", no_args_is_help=True)
 def show(as_json: JsonFlag = False) -> None:
     """Show every setting in force and where it comes from; secrets are redacted."""
     settings = load_settings()
-    for warning in settings.removed.values():
+    for warning in (*settings.removed.values(), *settings.unknown.values()):
         print_warning(warning)
     rows = [
         {"name": name, "value": value, "source": source}

@@ -134,7 +134,7 @@ def check_commands(built_in: Collection[str]) -> Iterator[CheckResult]:
 
 
 def check_settings(settings: Settings) -> Iterator[CheckResult]:
-    """Whether hot settings can be changed live, and which settings earlier releases had."""
+    """Whether hot settings can be changed live, and which settings are ignored."""
     path = settings.env_file
     read = "read" if path.exists() else "is missing"
     yield CheckResult("settings", "ok", f"valid; {path} {read}")
@@ -148,7 +148,7 @@ def check_settings(settings: Settings) -> Iterator[CheckResult]:
             f"{name} is set in the environment and {effect}",
             f"unset it (no EnvironmentFile=, no env_file) and set it in {path}",
         )
-    for warning in settings.removed.values():
+    for warning in (*settings.removed.values(), *settings.unknown.values()):
         what, _, remedy = warning.partition("; ")
         yield CheckResult("settings", "warn", what, remedy)
 

@@ -19,7 +19,7 @@ import structlog
 import genesis_fp16
 from genesis_fp16.daemon.control import ControlApi, reserve_address
 from genesis_fp16.daemon.http import start_http
-from genesis_fp16.daemon.log import configure_logging, log_removed_settings
+from genesis_fp16.daemon.log import configure_logging, log_ignored_settings
 from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunLoop, open_store
@@ -71,7 +71,7 @@ def serve(settings: Settings) -> None:
         settings_file=str(settings.env_file),
         settings_file_exists=settings.env_file.exists(),
     )
-    log_removed_settings(settings)
+    log_ignored_settings(settings)
     home = settings.home.absolute()
     refuse_foreign_folder(home)
     with ExitStack() as stack:
@@ -343,6 +343,7 @@ class Daemon:
         dispatcher, timetable = self.loop.dispatcher, self._timetable
         self._update_pauses()
         self.metrics.set_queue(dispatcher.queued, dispatcher.busy, self.loop.settings.slots)
+        self.metrics.set_unknown_settings(len(self.loop.settings.unknown))
         self.metrics.set_engine_trouble(self.loop.executor.trouble_seconds())
         while timetable.changed:
             agent = timetable.changed.pop()

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 import structlog
 
 from genesis_fp16.daemon.known_agents import known_agents, watching_daemon
-from genesis_fp16.daemon.log import configure_logging, log_removed_settings
+from genesis_fp16.daemon.log import configure_logging, log_ignored_settings
 from genesis_fp16.daemon.operator import AgentNotReadyError
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import TICK_SECONDS, RunLoop, StoreHealth, open_store
@@ -61,7 +61,7 @@ def run_once(settings: Settings, agent: str, *, actor: str | None = None) -> int
         GenesisError: Nothing can run here; its exit code depends on the cause.
     """
     configure_logging(settings)
-    log_removed_settings(settings)
+    log_ignored_settings(settings)
     check_not_shadowed()
     home = settings.home.absolute()
     refuse_foreign_folder(home)

@@ -59,10 +59,12 @@ def configure_logging(settings: Settings) -> None:
     logging.captureWarnings(capture=True)
 
 
-def log_removed_settings(settings: Settings) -> None:
-    """Warn once of all settings that are set and that a release has removed."""
+def log_ignored_settings(settings: Settings) -> None:
+    """Warn once of all settings that a release has removed, and of names that are not settings."""
     if settings.removed:
         log.warning("settings_removed", ignored=tuple(settings.removed.values()))
+    if settings.unknown:
+        log.warning("settings_unknown", ignored=tuple(settings.unknown.values()))
 
 
 class _Printer(structlog.PrintLogger):

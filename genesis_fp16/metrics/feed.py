@@ -301,6 +301,10 @@ class Metrics:
         self._series.reload_success.set(success)
         self._series.reloads.labels("applied" if success else "refused").inc()
 
+    def set_unknown_settings(self, count: int) -> None:
+        """Set how many names with our prefix are ignored, because they are not settings."""
+        self._series.unknown_settings.set(count)
+
     def loop_ticked(self, timestamp: float, now: float) -> None:
         """Record a round of the loop at *timestamp*, Unix time, and *now*, monotonic seconds."""
         self.last_tick = now

@@ -385,6 +385,9 @@ class Series:
         )
         for result in ("applied", "refused"):
             self.reloads.labels(result)
+        self.unknown_settings = gauge(
+            "genesis_unknown_settings", "Names with our prefix that are set but are not settings"
+        )
         self.tick = gauge(
             "genesis_loop_last_tick_timestamp_seconds", "When the daemon's loop last began a round"
         )

@@ -44,6 +44,7 @@ class Reload:
         cold: Variables whose change waits for a restart.
         shadowed: Variables whose value in the file has no effect: the environment sets another.
         removed: Warnings about settings of earlier releases that were not there before.
+        unknown: Warnings about names with our prefix that were not there before.
         error: Why the file was refused; None if it was not.
     """
 
@@ -52,6 +53,7 @@ class Reload:
     cold: tuple[str, ...] = ()
     shadowed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     error: SettingsError | None = None
 
     def log_outcome(self) -> None:
@@ -67,6 +69,8 @@ class Reload:
             log.warning("settings_shadowed", settings=self.shadowed, by="environment")
         if self.removed:
             log.warning("settings_removed", ignored=self.removed)
+        if self.unknown:
+            log.warning("settings_unknown", ignored=self.unknown)
 
 
 class SettingsReloader:
@@ -110,7 +114,7 @@ class SettingsReloader:
             return self._take_flag()
         first = self._seen is None
         outcome = self.reload()
-        news = (outcome.error, outcome.changed, outcome.cold, outcome.removed)
+        news = (outcome.error, outcome.changed, outcome.cold, outcome.removed, outcome.unknown)
         return None if first and not any(news) else outcome
 
     def reload(self) -> Reload:
@@ -139,9 +143,8 @@ class SettingsReloader:
             changed=before.differences(self._settings),
             cold=tuple(self._settings.differences(loaded)),
             shadowed=loaded.shadowed,
-            removed=tuple(
-                warning for name, warning in loaded.removed.items() if name not in before.removed
-            ),
+            removed=_new_warnings(before.removed, loaded.removed),
+            unknown=_new_warnings(before.unknown, loaded.unknown),
         )
 
     def _refuse(self, error: SettingsError) -> Reload:
@@ -168,6 +171,10 @@ class SettingsReloader:
         self._had_content = _has_content(self._path)
         self._settings, self._seen = before.with_flag_of(demand), None  # read again with the rest
         return Reload(settings=self._settings, changed=before.differences(self._settings))
+
+
+def _new_warnings(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(warning for name, warning in now.items() if name not in before)
 
 
 def _has_content(path: Path) -> bool:

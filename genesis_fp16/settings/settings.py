@@ -229,6 +229,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     _shadowed: tuple[str, ...] = PrivateAttr(default=())
     _texts: dict[str, dict[str, str]] = PrivateAttr(default_factory=dict)
     _removed: dict[str, str] = PrivateAttr(default_factory=dict)
+    _unknown: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def settings_customise_sources(
@@ -260,11 +261,14 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
         variables: Mapping[str, Variable],
         shadowed: Iterable[str],
         texts: Mapping[str, dict[str, str]],
-        removed: Mapping[str, str],
     ) -> None:
-        """Record the variables that were found, `shadowed` ones, their `texts`, `removed` ones."""
+        """Record the variables that were found, `shadowed` ones, their `texts`."""
         self._variables, self._shadowed = dict(variables), tuple(shadowed)
-        self._texts, self._removed = dict(texts), dict(removed)
+        self._texts = dict(texts)
+
+    def record_ignored(self, removed: Mapping[str, str], unknown: Mapping[str, str]) -> None:
+        """Record the `removed` and the `unknown` settings that were found."""
+        self._removed, self._unknown = dict(removed), dict(unknown)
 
     def texts_of(self, name: str) -> Mapping[str, str]:
         """Texts of the variable *name* by place: ``environment`` or the file's absolute path."""
@@ -294,6 +298,11 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     def removed(self) -> Mapping[str, str]:
         """Settings of earlier releases that are set and ignored: name to a warning."""
         return self._removed
+
+    @property
+    def unknown(self) -> Mapping[str, str]:
+        """Names with our prefix that are not settings: name to a warning."""
+        return self._unknown
 
     def for_agent(self, name: str) -> AgentSettings:
         """Settings of the agent *name* (``se-darwin`` reads the key ``se_darwin``)."""
@@ -354,7 +363,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
         flag = {k: v for k, v in other._variables.items() if k == ROLLBACK_FLAG}
         texts = {ROLLBACK_FLAG: dict(other.texts_of(ROLLBACK_FLAG))}
         variables = {**self._variables, **flag}
-        changed.record_sources(variables, self._shadowed, self._texts | texts, self._removed)
+        changed.record_sources(variables, self._shadowed, self._texts | texts)
         return changed
 
     def differences(self, other: Settings) -> dict[str, str]:

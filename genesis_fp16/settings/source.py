@@ -2,7 +2,8 @@
 
 A real environment variable outranks the file, but ``ENABLE_FP16_TRAINING`` is false if either
 says false. The file is never turned into environment, so that a running daemon can apply a change
-of it.
+of it. A name with our prefix that is not a setting is ignored with a warning, and in silence if
+Genesis reads it; one that resembles the flag is refused, since a misspelt rollback must not pass.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from genesis_fp16.settings.env_file import (
     shown_name,
     with_our_prefix,
 )
+from genesis_fp16.settings.genesis_names import GENESIS_NAMES
 from genesis_fp16.settings.removed import REMOVED_SETTINGS, take_removed
 from genesis_fp16.settings.rollback_memory import lost_rollbacks
 from genesis_fp16.settings.settings import (
@@ -51,6 +53,7 @@ from genesis_fp16.settings.settings import (
 LONGEST_SHOWN = 200  # characters of a wrong value
 MOST_LISTED = 100  # problems in an error, whose text is logged and kept in the daemon's status
 MOST_UNKNOWN = 50  # names that are compared with all settings: each takes a millisecond
+MORE_UNKNOWN = "more"  # key of the warning that counts the further unknown names
 DEEPEST = 16  # parts of a name, and levels of JSON
 _AGENT_VARIABLE = re.compile(rf"{AGENTS_PREFIX}[A-Z0-9_]*?__[A-Z0-9_]*")
 _AGENT_FIELDS = [field.upper() for field in AgentSettings.model_fields]
@@ -124,7 +127,8 @@ def load_settings(
         source.problems += [source.describe_error(details) for details in errors[:MOST_LISTED]]
         more = len(errors[MOST_LISTED:])
     else:
-        settings.record_sources(source.variables, source.shadowed, source.texts, source.removed)
+        settings.record_sources(source.variables, source.shadowed, source.texts)
+        settings.record_ignored(source.removed, source.unknown)
         if with_flag:
             source.problems += lost_rollbacks(settings, home)
     problems = source.problems
@@ -155,7 +159,7 @@ def read_demand_for_fp32(
     if flag is None or flag.value.lower() not in FALSE_TEXTS:
         return None
     settings = Settings(_build_sources=((source,), {}))
-    settings.record_sources(source.variables, source.shadowed, source.texts, source.removed)
+    settings.record_sources(source.variables, source.shadowed, source.texts)
     return settings
 
 
@@ -172,7 +176,7 @@ def read_meant_demand_for_fp32(env_file: Path) -> Settings | None:
         defaults = Settings(_build_sources=((), {}))
         settings = defaults.model_copy(update={VARIABLES[ROLLBACK_FLAG]: False})
         texts = {ROLLBACK_FLAG: {str(env_file.absolute()): "false"}}
-        settings.record_sources({ROLLBACK_FLAG: variable}, (), texts, {})
+        settings.record_sources({ROLLBACK_FLAG: variable}, (), texts)
         return settings
     return None
 
@@ -200,6 +204,22 @@ def _looks_like_flag(name: str) -> bool:
     )
 
 
+def _without_genesis_names(variables: dict[str, Variable]) -> dict[str, Variable]:
+    return {name: value for name, value in variables.items() if name not in GENESIS_NAMES}
+
+
+def _may_mean_flag(name: str) -> bool:
+    """Whether the unknown *name*, in capitals, or the line that begins with it, means the flag."""
+    return _resembles_flag(name) or not ("FP16" in name or is_ours(name, VARIABLES))
+
+
+def _resembles_flag(name: str) -> bool:
+    """Whether *name*, in capitals, is not a setting and may be meant as the rollback flag."""
+    bare = name.removeprefix("GENESIS_")
+    close = difflib.get_close_matches(bare, [ROLLBACK_FLAG], cutoff=0.85)
+    return bool(close) or _looks_like_flag(name)
+
+
 class FileAndEnvironment(PydanticBaseSettingsSource):
     """Merges the file and the environment, and records where each value stands.
 
@@ -210,6 +230,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         shadowed: Names whose value in the file has no effect.
         texts: Texts of the settings by name and place, before they are merged.
         removed: Settings of earlier releases that are ignored, by name; see `take_removed`.
+        unknown: Names with our prefix that are not settings, each with a warning.
         problems: What is wrong, a line for each.
     """
 
@@ -219,12 +240,11 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         super().__init__(Settings)
         self._path = path
         self.problems: list[str] = []
-        in_file = read_env_file(path, self.problems, VARIABLES)
-        in_environment = {
-            name: Variable(value, ENVIRONMENT)
-            for name, value in environ.items()
-            if is_ours(name, VARIABLES)
-        }
+        in_file = _without_genesis_names(read_env_file(path, self.problems, VARIABLES))
+        exported = {name: Variable(value, ENVIRONMENT) for name, value in environ.items()}
+        in_environment = _without_genesis_names(
+            {name: variable for name, variable in exported.items() if is_ours(name, VARIABLES)}
+        )
         self.removed = take_removed(in_file, in_environment)
         merged = {**in_file, **in_environment}
         self.texts: dict[str, dict[str, str]] = {}
@@ -234,25 +254,39 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         flag = in_file.get(ROLLBACK_FLAG)
         if flag is not None and flag.value.lower() not in TRUE_TEXTS:
             merged[ROLLBACK_FLAG] = flag  # false wins; a value that is not a truth value is refused
-            exported = in_environment.get(ROLLBACK_FLAG)
-            if exported is not None and exported.value.lower() not in (*TRUE_TEXTS, *FALSE_TEXTS):
-                value = display(ROLLBACK_FLAG, exported.value)[:LONGEST_SHOWN]
+            other = in_environment.get(ROLLBACK_FLAG)
+            if other is not None and other.value.lower() not in (*TRUE_TEXTS, *FALSE_TEXTS):
+                value = display(ROLLBACK_FLAG, other.value)[:LONGEST_SHOWN]
                 self.problems.append(
                     f"{ROLLBACK_FLAG}={value} ({ENVIRONMENT}): write true or false, or unset it"
                 )
-        unknown = [item for item in merged.items() if not _is_known(item[0])]
-        self.problems += [_describe_unknown(*item) for item in unknown[:MOST_UNKNOWN]]
-        if more := len(unknown[MOST_UNKNOWN:]):
-            self.problems.append(f"{more} more names are not settings; see .env.example")
+        unknown = {name: merged.pop(name) for name in [*merged] if not _is_known(name)}
+        self.unknown = self._describe_all_unknown(unknown)
         self.variables: dict[str, Variable] = {}
         for name, variable in merged.items():
-            if not _is_known(name) or (only is not None and name not in only):
+            if only is not None and name not in only:
                 continue
             if why := _why_not_text(variable.value):
                 self.problems.append(f"{shown_name(name)} ({variable.source}): {why}")
             else:
                 self.variables[name] = variable
-        self.shadowed = [k for k, variable in in_file.items() if merged[k].value != variable.value]
+        self.shadowed = [
+            name
+            for name, variable in merged.items()
+            if name in in_file and in_file[name].value != variable.value
+        ]
+
+    def _describe_all_unknown(self, unknown: dict[str, Variable]) -> dict[str, str]:
+        """Name to a warning; one that may mean the rollback flag is a problem instead."""
+        misspelt = [name for name in unknown if _may_mean_flag(name.upper())]
+        self.problems += [
+            _describe_unknown(name, unknown.pop(name)) for name in misspelt[:MOST_UNKNOWN]
+        ]
+        described = list(unknown.items())[:MOST_UNKNOWN]
+        warnings = {name: _describe_unknown(name, variable) for name, variable in described}
+        if more := len(unknown) - len(described):
+            warnings[MORE_UNKNOWN] = f"{more} more names are not settings; see .env.example"
+        return warnings
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Text of *field_name* or None, the name again, and whether the library must decode it."""
@@ -356,7 +390,7 @@ def _describe_unknown(name: str, variable: Variable) -> str:
         else:
             *fields, last = _AGENT_FIELDS
             meant = f"{upper}__ followed by {', '.join(fields)} or {last}__<KEY>"
-    elif _looks_like_flag(upper) or upper == ROLLBACK_FLAG:
+    elif _resembles_flag(upper):
         meant = ROLLBACK_FLAG
     else:
         meant = _closest(upper, [*VARIABLES, *REMOVED_SETTINGS])

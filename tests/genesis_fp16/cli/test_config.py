@@ -29,6 +29,11 @@ def test_config_warns_of_a_removed_setting(ask: Callable[..., Result], folder: P
     assert "GENESIS_FLEET" not in answer.stdout
 
 
+def test_config_warns_of_an_unknown_name(ask: Callable[..., Result], folder: Path) -> None:
+    (folder / ".env").write_text("GENESIS_ENV=production\nGENESIS_SLOT=2\n")
+    assert ask("config", "show").stderr.startswith("warning: GENESIS_SLOT (.env line 2)")
+
+
 @pytest.mark.parametrize(
     "setting",
     [

@@ -116,6 +116,14 @@ def test_a_removed_setting_gets_a_warning_with_its_release(look: RunChecks) -> N
     assert "GENESIS_SLOTS" in removed.remedy
 
 
+def test_an_unknown_name_gets_a_warning_with_its_nearest_setting(look: RunChecks) -> None:
+    results = look(GENESIS_SLOT="2", GENESIS_ENV="production")
+    [valid, unknown] = results["settings"]
+    assert (valid.verdict, unknown.verdict) == ("ok", "warn")
+    assert "GENESIS_SLOT " in unknown.found
+    assert unknown.remedy == "did you mean GENESIS_SLOTS?"
+
+
 def test_home_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert check_home(Settings(home=tmp_path / "file" / "home")).verdict == "fail"

@@ -228,6 +228,16 @@ def test_a_home_and_settings_of_release_0_1_are_taken_over(
     assert daemon.end()[0] == 0
 
 
+def test_names_of_genesis_pass_and_an_unknown_name_is_warned_of(start, until) -> None:
+    daemon = start(settings="GENESIS_ENV=production\nGENESIS_SLOT=2\n")
+    daemon.wait_for("listener_started")
+    [warning] = daemon.lines("settings_unknown")
+    assert [line.partition(" ")[0] for line in warning["ignored"]] == ["GENESIS_SLOT"]
+    until(lambda: "genesis_unknown_settings 1.0" in daemon.get("/metrics"))
+    daemon.process.terminate()
+    assert daemon.end()[0] == 0
+
+
 def modes_of(folder: Path) -> dict[str, str]:
     paths = (folder, *folder.rglob("*"))
     return {str(path.relative_to(folder)): f"{path.stat().st_mode & 0o777:o}" for path in paths}

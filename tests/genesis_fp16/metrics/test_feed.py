@@ -509,6 +509,7 @@ def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
     metrics.loop_ticked(12.0, 1.0)
     metrics.set_engine_trouble(7.0)
     metrics.config_reloaded(True)
+    metrics.set_unknown_settings(2)
     metrics.config_reloaded(False)
     assert value("genesis_plugin_up", agent="a") == 1
     assert value("genesis_plugin_up", agent="b") == 0
@@ -524,6 +525,7 @@ def test_daemon_metrics(metrics: Metrics, value: Value) -> None:
     assert value("genesis_loop_last_tick_timestamp_seconds") == 12.0
     assert value("genesis_engine_trouble_seconds") == 7
     assert value("genesis_config_reload_success") == 0
+    assert value("genesis_unknown_settings") == 2
     assert value("genesis_config_reloads_total", result="refused") == 1
 
 

@@ -142,7 +142,7 @@ def test_a_wrong_setting_does_not_delay_a_demand_for_fp32(running: Running) -> N
     [
         b"# caf\xe9",  # Latin-1
         b"GENESIS_HOME=~nobody-of-that-name/home",
-        b"GENESIS_HOMES=elsewhere",
+        b"GENESIS_SLOTS=many",
         b"ENABLE_FP16_TRANING=true",
         b"ENABLE_FP16_TRAINING='true",
     ],
@@ -293,6 +293,17 @@ def test_a_removed_setting_is_warned_of_once(tmp_path: Path) -> None:
     assert ["GENESIS_FLEET" in warning for warning in outcome.removed] == [True]
     assert logged(outcome) == ["settings_reloaded", "settings_removed"]
     outcome = running.write("FP16_LOSS_SCALE=8\nGENESIS_FLEET=off\n")
+    assert outcome is not None
+    assert logged(outcome) == ["settings_reloaded"]
+
+
+def test_an_unknown_name_is_warned_of_once(tmp_path: Path) -> None:
+    running = Running(tmp_path / ".env", {})
+    outcome = running.write("GENESIS_ENV=production\nGENESIS_SLOT=2\nFP16_LOSS_SCALE=8\n")
+    assert outcome is not None
+    assert ["GENESIS_SLOT " in warning for warning in outcome.unknown] == [True]
+    assert logged(outcome) == ["settings_reloaded", "settings_unknown"]
+    outcome = running.write("GENESIS_SLOT=2\nFP16_LOSS_SCALE=4\n")
     assert outcome is not None
     assert logged(outcome) == ["settings_reloaded"]
 

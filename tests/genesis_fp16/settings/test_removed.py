@@ -54,7 +54,5 @@ def test_a_removed_setting_is_no_problem_beside_a_wrong_one(env_file: Path) -> N
     env_file.write_text("GENESIS_FLEET=auto\nGENESIS_FLEETS=auto\nGENESIS_SLOTS=many\n")
     with pytest.raises(SettingsError) as caught:
         load_settings(env_file, {})
-    assert [problem.partition(" ")[0] for problem in caught.value.problems] == [
-        "GENESIS_FLEETS",
-        "GENESIS_SLOTS=many",
-    ]
+    [problem] = caught.value.problems
+    assert problem.startswith("GENESIS_SLOTS=many")
