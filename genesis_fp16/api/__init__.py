@@ -2,3 +2,7 @@
 
 It reads the home and the store as commands do, and changes them through the same functions.
 """
+
+from genesis_fp16.system.own_distribution import own_distribution_first
+
+own_distribution_first()

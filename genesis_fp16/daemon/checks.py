@@ -32,6 +32,7 @@ from genesis_fp16.plugins.discovery import (
     UNREADABLE_REMEDY,
     installed_entry_points,
 )
+from genesis_fp16.plugins.installed_files import OF_ITS_OWN, changed_files, neighbours
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin, probe_hardware
 from genesis_fp16.settings import Settings, SettingsError, hot_fields, load_settings, variable_name
 from genesis_fp16.store import StoreError
@@ -50,6 +51,7 @@ from genesis_fp16.system.permissions import open_to_others
 
 LITTLE_DISK_BYTES = 2**30
 NO_DISK_BYTES = 100 * 2**20
+MOST_PATHS = 5  # listed in a line
 _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -77,7 +79,8 @@ def run_checks(
 
     The program's own commands are *built_in*.
     """
-    results = [check_versions(), check_library(), *check_metadata(), *check_commands(built_in)]
+    results = [check_versions(), check_library(), *check_files(), *check_metadata()]
+    results += check_commands(built_in)
     try:
         settings = load()
     except SettingsError as error:
@@ -112,6 +115,29 @@ def check_library() -> CheckResult:
         what, _, remedy = str(error).partition("; ")
         return CheckResult("library", "fail", what, remedy)
     return CheckResult("library", "ok", "infrastructure.training is the one installed with us")
+
+
+def check_files() -> Iterator[CheckResult]:
+    """Whether our installed files are the recorded ones, and who else has packages of our names."""
+    changed = changed_files()
+    by_owner: dict[str, list[str]] = {}
+    for file in changed:
+        by_owner.setdefault(file.neighbour, []).append(file.path)
+    for neighbour, paths in by_owner.items():
+        listed = ", ".join(paths[:MOST_PATHS]) + (", ..." if len(paths) > MOST_PATHS else "")
+        what = f"{len(paths)} of our installed files changed or missing: {listed}"
+        remedy = "install genesis-fp16 again"
+        if neighbour:
+            what = f"{neighbour} overwrote {len(paths)} of our files: {listed}"
+            remedy = f"{OF_ITS_OWN}, and install {neighbour.split()[0]} again"
+        yield CheckResult("files", "fail", what, remedy)
+    for neighbour, place in neighbours():
+        what = (
+            f"{neighbour} has a package of our name, {place}: here each hides or damages the other"
+        )
+        yield CheckResult("files", "warn", what, OF_ITS_OWN)
+    if not changed:
+        yield CheckResult("files", "ok", "the installed files are those of the distribution")
 
 
 def check_metadata() -> Iterator[CheckResult]:

@@ -3,6 +3,10 @@
 `discovery` reads metadata only; `probe` and `loading` run plugin code; `commands` are subcommands.
 """
 
+from genesis_fp16.system.own_distribution import own_distribution_first
+
+own_distribution_first()
+
 from genesis_fp16.plugins.discovery import (
     ShadowedPackageError,
     UnknownAgentError,

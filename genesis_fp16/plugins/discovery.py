@@ -225,7 +225,7 @@ class _Facts:
     def common(self) -> dict[str, Any]:
         """Fields of `InstalledEntryPoint`."""
         metadata = self.distribution.metadata  # each access reads the file again
-        sources = _editable_sources(self.distribution)
+        sources = editable_sources(self.distribution)
         record = self.distribution.read_text("RECORD")
         return {
             "distribution": metadata["Name"] or "unknown",
@@ -327,7 +327,7 @@ def check_not_shadowed() -> None:
         raise ShadowedPackageError(expected, origin or "nothing")
 
 
-def _editable_sources(distribution: Distribution) -> Path | None:
+def editable_sources(distribution: Distribution) -> Path | None:
     """Folder of the distribution's sources if it is editable, else None."""
     with suppress(ValueError, KeyError, TypeError):  # direct_url.json is missing or another form
         origin = json.loads(distribution.read_text("direct_url.json") or "")

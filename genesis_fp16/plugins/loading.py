@@ -16,6 +16,8 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.redaction import shown
+from genesis_fp16.plugins.installed_files import OF_ITS_OWN, changed_files, is_own
+from genesis_fp16.system.own_distribution import AGENTS, LIBRARY, prefer_ours
 from infrastructure.agent_contract import CONTRACT_VERSION, Agent
 from infrastructure.agent_contract.agent import AGENT_NAME, MisconfiguredError
 from infrastructure.events.plain_text import plain
@@ -76,6 +78,8 @@ def load_object(target: str, root: Path | None = None) -> object:
         raise PluginRefusedError(
             f"entry point {target!r} does not name an object: write 'module:attribute'"
         )
+    if is_own(target):
+        _prefer_own(module_name)
     with plugin_code(f"importing {module_name} failed"):
         try:
             module = importlib.import_module(module_name)
@@ -112,9 +116,28 @@ def load_agent(
         return checked_agent(made, name)
 
 
+def _prefer_own(module_name: str) -> None:
+    """See to it that importing *module_name*, of our distribution, runs our code."""
+    top = module_name.partition(".")[0]
+    for path in (f"{module_name.replace('.', '/')}{end}" for end in (".py", "/__init__.py")):
+        for changed in changed_files(path):
+            what = "is missing" if changed.missing else "is not the file that was installed"
+            by = f"; {changed.neighbour} has one of that name" if changed.neighbour else ""
+            raise PluginRefusedError(f"{path} {what}{by}: {OF_ITS_OWN}")
+    if top == AGENTS and top not in sys.modules:
+        prefer_ours(AGENTS)
+
+
 def _missing_module(error: ModuleNotFoundError, module_name: str) -> str:
     missing, top_level = error.name or str(error), module_name.partition(".")[0]
-    if missing.partition(".")[0] != top_level:
+    owner = missing.partition(".")[0]
+    if owner == LIBRARY != top_level:
+        return (
+            f"imports {missing!r}, which the library of genesis-fp16 does not have, and which "
+            f"hides any other {LIBRARY!r}, such as Genesis': read what Genesis writes to files, or "
+            "ask it in a process of its own"
+        )
+    if owner != top_level:
         return (
             f"needs the module {missing!r}, which is not installed: install it into the "
             "environment of genesis-fp16, or reinstall the plugin with its dependencies"

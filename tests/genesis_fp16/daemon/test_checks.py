@@ -87,7 +87,7 @@ def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -
     assert [finding for finding in everything if finding.verdict != "ok"] == []
     assert set(results) == {
         *("versions", "library", "settings", "home", "access", "disk", "database", "lock"),
-        *("metrics port", "control api", "executor", "device", "plugin", "command"),
+        *("metrics port", "control api", "executor", "device", "plugin", "command", "files"),
     }
     assert "resolves to FP32" in results["device"][0].found
 

@@ -98,7 +98,7 @@ def test_library_of_ours_is_not_shadowed() -> None:
     check_not_shadowed()
 
 
-def test_shadowed_library_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_a_library_of_that_name_in_the_path_does_not_shadow_ours(tmp_path: Path) -> None:
     stranger = tmp_path / "infrastructure"
     (stranger / "training").mkdir(parents=True)
     (stranger / "__init__.py").write_text(
@@ -106,8 +106,9 @@ def test_shadowed_library_is_refused_with_the_remedy(tmp_path: Path) -> None:
     )
     (stranger / "training" / "__init__.py").write_text("")
     script = (
-        "from genesis_fp16.plugins import ShadowedPackageError, check_not_shadowed\n"
-        "try:\n    check_not_shadowed()\nexcept ShadowedPackageError as error:\n    print(error)"
+        "import os\nfrom genesis_fp16.plugins import check_not_shadowed\n"
+        "check_not_shadowed()\nimport infrastructure.training.config as config\n"
+        "print(config.__file__, repr(os.environ['PYTHONPATH']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -116,8 +117,14 @@ def test_shadowed_library_is_refused_with_the_remedy(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert f"found {stranger}" in done.stdout
-    assert "unset PYTHONPATH" in done.stdout
+    expected = Path(__file__).resolve().parents[3] / "infrastructure" / "training" / "config.py"
+    assert done.stdout.split() == [str(expected), "''"], "nor that of a child"
+
+
+def test_a_missing_library_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "infrastructure.training", None)
+    with pytest.raises(ShadowedPackageError, match=r"expected below .*an environment of its own"):
+        check_not_shadowed()
     assert issubclass(ShadowedPackageError, ImportError)
 
 
