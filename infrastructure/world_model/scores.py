@@ -1,0 +1,62 @@
+"""All that a decision needs of a fitted model, in one pass: order, chances, gains, confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from infrastructure.trajectories.schema import Values
+from infrastructure.world_model.distributions import BoxDistribution
+from infrastructure.world_model.distributions.confidence import Confidence
+from infrastructure.world_model.fitting import FittedModel
+from infrastructure.world_model.prediction import (
+    improvement_target,
+    rank_candidates,
+    success_probabilities,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """Candidate actions as a model sees them; all but *order* by their given position.
+
+    Attributes:
+        order: Positions, best first; see `WorldModel.rank`.
+        chances: Probability of the spec's success label; None if the spec names none.
+        improvements: Mean of the improvement target; None if there is none.
+        confidence: Confidence in each prediction; see `Prediction`.
+        unfamiliar: Positions whose inputs are out of distribution.
+    """
+
+    order: list[int]
+    chances: list[float] | None
+    improvements: list[float] | None
+    confidence: list[float]
+    unfamiliar: list[int]
+
+
+@torch.inference_mode()
+def score_actions(model: FittedModel, observation: Values, actions: Sequence[Values]) -> Scores:
+    """Score candidate *actions*, at least one; torch uses the threads that it has been given.
+
+    Raises:
+        ValueError: A field is missing or of another type than the spec declares.
+    """
+    features = model.encoder.encode([observation] * len(actions), actions)
+    predicted = model.predict(features)
+    unfamiliar_N = features.out_of_distribution
+    gains, target = None, improvement_target(model.spec)
+    if target is not None and isinstance(gain := predicted[target], BoxDistribution):
+        gains = gain.mean[:, 0].tolist()
+    confidence = Confidence.of(predicted, model.codec, unfamiliar_N)
+    return Scores(
+        order=rank_candidates(model.spec, predicted),
+        chances=None
+        if model.spec.success is None
+        else success_probabilities(model.spec, predicted),
+        improvements=gains,
+        confidence=confidence.overall.tolist(),
+        unfamiliar=unfamiliar_N.nonzero()[:, 0].tolist(),
+    )
