@@ -19,7 +19,7 @@ def main() -> None:
         os.nice(PRIORITY)  # behind the daemon's loop and the workers
     from genesis_fp16.api.app import make_app
     from genesis_fp16.api.server import serve
-    from genesis_fp16.daemon.api_tokens import Tokens
+    from genesis_fp16.daemon.api_tokens import open_tokens
     from genesis_fp16.daemon.log import configure_logging
     from genesis_fp16.store import Store
     from genesis_fp16.system.permissions import private_umask
@@ -30,7 +30,7 @@ def main() -> None:
         private_umask(spec.settings.home.absolute()),
         closing(Store.open(spec.settings)) as store,
     ):
-        serve(make_app(spec.settings, store, Tokens(spec.settings)), listeners)
+        serve(make_app(spec.settings, store, open_tokens(spec.settings)), listeners)
 
 
 PRIORITY = 5  # added to the niceness of the daemon

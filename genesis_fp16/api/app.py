@@ -26,9 +26,9 @@ from genesis_fp16.api.routes import (
     service,
 )
 from genesis_fp16.api.streams import StateFeed, Streams
-from genesis_fp16.daemon.api_tokens import Tokens
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
+from genesis_fp16.system.tokens import Tokens
 
 THREADS = 8  # that read the store at the same time
 _TOKEN = HTTPBearer(  # for the document alone: the gate has checked it

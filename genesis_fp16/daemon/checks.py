@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
-from genesis_fp16.daemon.api_tokens import TokenError, Tokens
+from genesis_fp16.daemon.api_tokens import TokenError, open_tokens
 from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.domain.moments import moment
 from genesis_fp16.executors.check import check_executor
@@ -353,7 +353,7 @@ def check_api(settings: Settings) -> CheckResult:
         observed = f"{observed}; GENESIS_API_PORT opens the page, to which alerts link"
         return CheckResult("control api", "ok", observed)
     try:
-        count = len(Tokens(settings).in_force())
+        count = len(open_tokens(settings).in_force())
     except TokenError as error:
         what, _, remedy = str(error).partition(": ")
         return CheckResult("control api", "fail", what, remedy)

@@ -22,7 +22,7 @@ from pathlib import Path
 import structlog
 from pydantic import BaseModel, ConfigDict
 
-from genesis_fp16.daemon.api_tokens import TokenError, Tokens
+from genesis_fp16.daemon.api_tokens import TokenError, open_tokens
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings import Settings
 
@@ -220,7 +220,7 @@ def check_tokens(settings: Settings) -> None:
     Raises:
         TokenError: The settings ask for that, or the file of tokens is wrong.
     """
-    if settings.api_port is not None and not Tokens(settings):
+    if settings.api_port is not None and not open_tokens(settings):
         raise TokenError(
             f"the control API may not listen on {settings.api_host}:{settings.api_port} without "
             "a token: set GENESIS_API_TOKEN or GENESIS_API_TOKEN_FILE, or unset GENESIS_API_PORT"

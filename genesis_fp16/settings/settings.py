@@ -215,7 +215,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     api_token: ApiToken = Field(default=None, repr=False)
     """Token that the control API demands on TCP, 16 or more characters; docs/reference/api.md."""
     api_token_file: TokenFile = None
-    """File with a token on each line, or a name and a token; read again whenever it changes."""
+    """File of tokens, one a line: NAME TOKEN [ROLE [DATE]]; read again whenever it changes."""
     api_allowed_hosts: HostNames = ""
     """Host names of the page besides localhost and addresses, separated by commas."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

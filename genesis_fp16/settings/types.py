@@ -14,6 +14,7 @@ from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator
 
 from genesis_fp16.system.bucket import check_bucket_url
+from genesis_fp16.system.tokens import LONGEST_TOKEN, SHORTEST_TOKEN, TOKEN
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.role_precision import usable_preset
 from infrastructure.options.setting_types import OrEmpty
@@ -23,8 +24,6 @@ _IN_MEMORY = re.compile(r"sqlite(\+\w+)?:(/*(\?.*)?|.*(:memory:|mode=memory).*)"
 _HOST = re.compile(
     r"[\w-]{1,63}(\.[\w-]{1,63})*|[0-9a-f:.]{2,45}(%[\w.-]+)?", re.ASCII | re.IGNORECASE
 )
-SHORTEST_TOKEN, LONGEST_TOKEN = 16, 512  # characters
-TOKEN = re.compile(rf"[A-Za-z0-9._~+/=-]{{{SHORTEST_TOKEN},{LONGEST_TOKEN}}}")
 _ANY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
 
 

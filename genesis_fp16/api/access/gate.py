@@ -23,10 +23,9 @@ from genesis_fp16.api.access.sessions import (
     csrf_matches,
 )
 from genesis_fp16.api.problems import RefusalError, answer, unexpected
-from genesis_fp16.daemon.api_tokens import NamedToken, Tokens
 from genesis_fp16.settings import Settings
-from genesis_fp16.settings.types import TOKEN
 from genesis_fp16.store.errors import user_name
+from genesis_fp16.system.tokens import TOKEN, NamedToken, Tokens
 from infrastructure.events.plain_text import plain
 
 MAX_BODY_BYTES = 1 << 16
@@ -192,6 +191,7 @@ class Gate:
         if (authorization := request.get("authorization")) is not None:
             scheme, _, offered = authorization.partition(" ")
             token = self.sign_in_with(request.client, offered if scheme.lower() == "bearer" else "")
+            _check_role(request, token)
             return Caller(actor=f"api:{token.name}")
         session = self._sessions.find(request.cookie(SESSION_COOKIE))
         if session is not None:
@@ -202,6 +202,7 @@ class Gate:
                     "the change lacks the session's own proof (csrf field, or X-CSRF-Token): "
                     "load the page again",
                 )
+            _check_role(request, session.token)
             return Caller(actor=f"page:{session.token.name}", session=session)
         if request.path == SIGN_IN or request.path.startswith(_PUBLIC):
             return None
@@ -241,6 +242,17 @@ class Gate:
                 {"WWW-Authenticate": 'Bearer error="invalid_token"'},
             )
         return token
+
+
+def _check_role(request: _Request, token: NamedToken) -> None:
+    """Refuse a change by a token that may only look, or ask the predictor."""
+    ends_session = request.path in (SIGN_IN, "/sign-out")
+    if request.method not in _SAFE and not ends_session and token.role != "operate":
+        raise RefusalError(
+            403,
+            f"the token {token.name} has the role {token.role}: a change needs one with the role "
+            "operate in GENESIS_API_TOKEN_FILE",
+        )
 
 
 def _token_in_url() -> RefusalError:

@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from genesis_fp16.daemon.api_tokens import NamedToken, Tokens
+from genesis_fp16.system.tokens import NamedToken, Tokens
 
 SESSION_COOKIE = "genesis_session"
 SESSION_SECONDS = 12 * 3600.0

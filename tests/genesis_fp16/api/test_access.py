@@ -77,6 +77,19 @@ def test_the_token_opens_tcp(api) -> None:
     assert api.ask("GET", "/api/health", tcp=True, headers=BEARER | origin).status == 200
 
 
+def test_a_token_with_a_lower_role_looks_and_changes_nothing(serve_api, tmp_path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"ann {TOKEN}-ann read\nbob {TOKEN}-bob ask\ncleo {TOKEN}-cleo operate\n")
+    api = serve_api(api_token=None, api_token_file=tokens)
+    body = {"reason": "test", "agent": "se-darwin"}
+    for name in ("ann", "bob", "cleo"):
+        bearer = {"Authorization": f"Bearer {TOKEN}-{name}"}
+        assert api.ask("GET", "/api/health", tcp=True, headers=bearer).status == 200
+        answer = api.ask("POST", "/api/agents/se-darwin/pause", body, tcp=True, headers=bearer)
+        assert (answer.status == 403) == (name != "cleo"), answer.body
+        assert name == "cleo" or "operate" in answer.json()["detail"]
+
+
 def test_a_browser_signs_in_and_out(api) -> None:
     def post(path: str, fields: dict[str, str], **headers: str):
         return api.ask("POST", path, urlencode(fields), tcp=True, headers=FORM | headers)

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from genesis_fp16.api.app import make_app
-from genesis_fp16.daemon.api_tokens import Tokens
+from genesis_fp16.daemon.api_tokens import open_tokens
 from genesis_fp16.settings import Settings
 from tests.genesis_fp16.new_store import new_store
 
@@ -18,7 +18,7 @@ def test_an_answer_to_an_error_of_ours_is_protected_as_others_are(
     home_settings: Settings, accept: bytes
 ) -> None:
     with closing(new_store(home_settings)) as store:
-        app = make_app(home_settings, store, Tokens(home_settings))
+        app = make_app(home_settings, store, open_tokens(home_settings))
 
         @app.get("/breaks")
         def breaks() -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from genesis_fp16.daemon.api_tokens import TokenError, Tokens, read_tokens
+from genesis_fp16.daemon.api_tokens import TokenError
 from genesis_fp16.daemon.control import (
     FIRST_RESTART_SECONDS,
     LISTEN_AGAIN_SECONDS,
@@ -153,31 +153,3 @@ def test_a_standby_that_leads_does_not_end_if_its_address_was_taken_meanwhile(
         control.tick()
         with socket.create_connection(address, timeout=60):
             until(lambda: control.tick() or control.pid is not None)
-
-
-def test_tokens_of_a_file_are_named_and_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(f"# who may\nann {TOKEN}-ann\n\n{TOKEN}-any\n")
-    tokens = Tokens(Settings(api_token_file=path, api_token=f"{TOKEN}-own"))
-    assert [token.name for token in tokens.in_force()] == ["token", "ann", "token"]
-    token = tokens.find(f"{TOKEN}-ann")
-    assert token is not None
-    assert token.name == "ann"
-    assert tokens.find(TOKEN) is None
-    path.write_text(f"bob {TOKEN}-bob-new\n")
-    assert tokens.find(f"{TOKEN}-ann") is None, "a token that was taken away opens nothing"
-    assert tokens.find(f"{TOKEN}-bob-new") is not None
-    path.unlink()
-    with capture_logs() as logs:
-        assert tokens.find(f"{TOKEN}-bob-new") is None
-    assert logs[0]["event"] == "api_tokens_unreadable"
-
-
-@pytest.mark.parametrize("text", ["", "# none\n", "short\n", f"a b {TOKEN}\n", f"ann {TOKEN}é\n"])
-def test_a_wrong_file_of_tokens_is_refused_without_showing_one(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(text)
-    with pytest.raises(TokenError) as refused:
-        read_tokens(path)
-    assert str(path) in str(refused.value)
-    assert TOKEN not in str(refused.value)
