@@ -1,23 +1,20 @@
-"""Decisions of running agents: exploration, content hashes, and the log of what was acknowledged.
+"""Decisions of running agents: content hashes, and the log of what was acknowledged.
 
 Imports neither torch nor the daemon. The predictor writes the log, the worker takes it in.
 """
 
 from infrastructure.decisions.content_hash import content_hash
-from infrastructure.decisions.exploration import Exploration, choose
 from infrastructure.decisions.intake import IntakeReport, take_in
 from infrastructure.decisions.log import DecisionLog, LogBusyError, LogWriteError, read_records
 from infrastructure.decisions.records import LogRecord, Place
 
 __all__ = [
     "DecisionLog",
-    "Exploration",
     "IntakeReport",
     "LogBusyError",
     "LogRecord",
     "LogWriteError",
     "Place",
-    "choose",
     "content_hash",
     "read_records",
     "take_in",

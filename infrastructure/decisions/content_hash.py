@@ -7,6 +7,6 @@ import json
 
 
 def content_hash(*parts: object) -> str:
-    """Hash of JSON values, whatever the order of their names; 32 hexadecimal digits."""
+    """Hash of JSON values in any order of their names; 32 hexadecimal digits."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -36,7 +36,10 @@ def _daemon_modules(root: Path) -> list[str]:
     """Every module of `genesis_fp16` that the daemon's own process may run."""
     paths = sorted((root / "genesis_fp16").rglob("*.py"))
     names = [".".join(path.relative_to(root).with_suffix("").parts) for path in paths]
-    apart = ("genesis_fp16.worker", "genesis_fp16.__main__")
+    apart = (
+        *("genesis_fp16.worker", "genesis_fp16.predictor", "genesis_fp16.models"),
+        "genesis_fp16.__main__",
+    )
     # Alembic runs its scripts by path, inside a migration; they cannot be imported by name.
     return [
         name.removesuffix(".__init__")

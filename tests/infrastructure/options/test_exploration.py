@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infrastructure.decisions import Exploration, choose
+from infrastructure.options.exploration import Exploration, choose
 
 
 def test_without_exploration_the_best_is_taken() -> None:

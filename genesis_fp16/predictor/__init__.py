@@ -1,0 +1,5 @@
+"""The predictor: a process that answers running agents with the models that are published.
+
+It serves networks of the library in FP32, runs no plugin code, and appends what it acknowledges to
+the agents' logs of decisions. No other room imports it: the daemon starts it by name.
+"""

@@ -1,0 +1,360 @@
+"""The application: the protocol's routes as plain ASGI, which costs a tenth of a framework."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from genesis_fp16.domain.predictor import PredictorSpec
+from genesis_fp16.predictor.documents import openapi
+from genesis_fp16.predictor.figures import Figures
+from genesis_fp16.predictor.gate import Gate
+from genesis_fp16.predictor.journal import Journals
+from genesis_fp16.predictor.models import PublishedModels, ServedModel
+from genesis_fp16.predictor.problems import MEDIA_TYPE, ProblemError, wrong
+from genesis_fp16.predictor.requests import (
+    Choice,
+    ChoicesBody,
+    DecisionBody,
+    OutcomeBody,
+    PredictBody,
+    RankBody,
+    TransitionsBody,
+    Values,
+    check_values,
+    read_body,
+)
+from infrastructure.agent_contract.agent import AGENT_NAME
+from infrastructure.decisions import content_hash
+from infrastructure.decisions.intake import transition_body
+from infrastructure.options.exploration import Exploration, choose
+
+PROTOCOL = "1"
+MOST_BODY_BYTES = 4 << 20
+_MOST_DISCARDED_BYTES = 64 << 20
+_JSON = b"application/json"
+
+Answer = dict[str, Any]
+_Handler = Callable[[str, bytes], Awaitable[Answer]]
+
+
+class App:
+    """Answers requests; one instance a process.
+
+    Args:
+        spec: What the daemon has told.
+        gate: Checks who asks.
+        figures: Receives counts.
+        clock: Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        spec: PredictorSpec,
+        gate: Gate,
+        figures: Figures,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._agents, self._seed, self._clock = spec.home / "agents", spec.seed, clock
+        self._gate, self._figures = gate, figures
+        self.models = PublishedModels(spec.home, spec.most_models, figures.notice, clock)
+        self.journals = Journals(spec.home, spec.outcome_seconds, clock)
+        self._explore: dict[str, Exploration] = {}
+        self.know(spec.agents)
+        self._posts: dict[str, _Handler] = {
+            "predict": self._predict,
+            "rank": self._rank,
+            "decisions": self._decide,
+            "transitions": self._transitions,
+            "choices": self._choices,
+        }
+
+    def know(self, agents: dict[str, str]) -> None:
+        """Know these agents, with their exploration; others are known by their folder."""
+        explore = {}
+        for name, text in agents.items():
+            try:
+                explore[name] = Exploration.parse(text)
+            except ValueError as error:
+                self._figures.notice("exploration_refused", agent=name, error=str(error))
+                explore[name] = Exploration()
+        self._explore = explore
+
+    def close(self) -> None:
+        """Write what waits and close all files."""
+        self.journals.close()
+        self.models.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers = {b"genesis-protocol": PROTOCOL.encode()}
+        kind = _JSON
+        try:
+            status, answer = 200, await self._answer(scope, receive)
+        except ProblemError as problem:
+            status, answer, kind = problem.status, problem.body, MEDIA_TYPE.encode()
+            headers |= {name.lower().encode(): v.encode() for name, v in problem.headers.items()}
+        except Exception as error:  # a defect of ours costs one request
+            self._figures.notice("request_failed", error=repr(error), path=str(scope["path"])[:200])
+            defect = ProblemError(500, f"{type(error).__name__}: see the daemon's log")
+            status, answer, kind = defect.status, defect.body, MEDIA_TYPE.encode()
+        if isinstance(answer, str):
+            content, kind = answer.encode(), b"text/plain; charset=utf-8"
+        else:
+            content = _encode(answer)
+        headers |= {b"content-type": kind, b"content-length": b"%d" % len(content)}
+        start = {"type": "http.response.start", "status": status, "headers": list(headers.items())}
+        await send(start)
+        await send({"type": "http.response.body", "body": content})
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | str:
+        path, method = scope["path"], scope["method"]
+        if path in ("/healthz", "/readyz"):
+            return "ok\n"
+        sent = {name: value for name, value in scope["headers"] if name in _READ_HEADERS}
+        _check_protocol(sent.get(b"genesis-protocol", b"").decode("latin-1"))
+        parts = path.split("/")[1:]
+        if parts[:2] != ["api", "agents"] or len(parts) not in (4, 6):
+            if method != "GET" or path not in ("/openapi.json", "/api/models"):
+                raise ProblemError(404, "nothing is here: the API is described at /openapi.json")
+            self._gate.check(scope, sent.get(b"authorization"), "read")
+            return openapi() if path == "/openapi.json" else self._list_models()
+        if method != "POST":
+            raise ProblemError(405, f"{method} is not possible here: use POST", headers=_ALLOW)
+        self._gate.check(scope, sent.get(b"authorization"), "ask")
+        body = await _read(receive)
+        agent = self._known(parts[2])
+        if len(parts) == 6 and parts[3] == "decisions" and parts[5] == "outcome":
+            return await self._outcome(agent, parts[4], body)
+        handler = self._posts.get(parts[3])
+        if handler is None or len(parts) == 6:
+            raise ProblemError(404, "nothing is here: the API is described at /openapi.json")
+        if parts[3] not in _TIMED:
+            return await handler(agent, body)
+        return await self._timed(agent, handler, body)
+
+    async def _timed(self, agent: str, handler: _Handler, body: bytes) -> Answer:
+        began, outcome = time.perf_counter(), "failed"
+        try:
+            answer = await handler(agent, body)
+            outcome = "no_model" if answer["version"] is None else "model"
+        except ProblemError as problem:
+            outcome = "refused" if problem.status < 500 else "failed"
+            raise
+        finally:
+            self._figures.prediction(agent, outcome, time.perf_counter() - began)
+        return answer
+
+    async def _predict(self, agent: str, content: bytes) -> Answer:
+        body = read_body(PredictBody, content)
+        if (body.action is None) == (body.actions is None):
+            raise wrong("actions", "send either action or actions")
+        actions = body.actions if body.actions is not None else [body.action or {}]
+        path = "actions" if body.actions is not None else "action"
+        _check_question(body.observation, actions, path)
+        served = await self.models.get(agent)
+        return {"agent": agent, **served.predict(body.observation, actions, path)}
+
+    async def _rank(self, agent: str, content: bytes) -> Answer:
+        body = read_body(RankBody, content)
+        _check_question(body.observation, body.actions)
+        served = await self.models.get(agent)
+        return {"agent": agent, **served.rank(body.observation, body.actions)}
+
+    async def _decide(self, agent: str, content: bytes) -> Answer:
+        body = read_body(DecisionBody, content)
+        if body.deferred:
+            raise wrong("deferred", "this version takes no deferred decisions: leave it out")
+        _check_question(body.observation, body.actions)
+        name, served = body.id or uuid.uuid4().hex, await self.models.get(agent)
+        served.check(body.observation, body.actions)
+        sent = content_hash("decision", body.observation, body.actions, body.group)
+
+        def make() -> dict[str, Any]:
+            return self._decision(served, agent, name, body)
+
+        async with self.journals.of(agent) as journal:
+            answer, repeated = await journal.decide(name, sent, make)
+        if not repeated:
+            self._figures.recorded(agent, "decision")
+        return answer
+
+    def _decision(
+        self, served: ServedModel, agent: str, name: str, body: DecisionBody
+    ) -> dict[str, Any]:
+        """The record of a new decision without its deadline."""
+        ranking = served.rank(body.observation, body.actions)
+        scores = ranking["improvements"] if None in ranking["chances"] else ranking["chances"]
+        explore = self._explore.get(agent, _NO_EXPLORATION)
+        order = ranking["order"]
+        propensities = explore.propensities(order, None if None in scores else scores)
+        chosen = choose(propensities, self._seed, agent, name)
+        answer = {
+            "agent": agent,
+            **ranking,
+            "id": name,
+            "chosen": chosen,
+            "propensity": propensities[chosen],
+            "propensities": propensities,
+        }
+        return {
+            "at": self._clock(),
+            "group": body.group or name,
+            "observation": body.observation,
+            "actions": body.actions,
+            "chosen": chosen,
+            "propensity": propensities[chosen],
+            "answer": answer,
+        }
+
+    async def _outcome(self, agent: str, name: str, content: bytes) -> Answer:
+        began_with = read_body(OutcomeBody, content)
+        fields = began_with.model_dump(exclude={"id"})
+        if began_with.next_observation is not None:
+            check_values("next_observation", began_with.next_observation, may_miss=False)
+        async with self.journals.of(agent) as journal:
+            state = await journal.report(name, began_with.id, fields)
+        self._figures.outcome(agent, state)
+        return {"id": name, "state": state}
+
+    async def _choices(self, agent: str, content: bytes) -> Answer:
+        body = read_body(ChoicesBody, content)
+        records = [_choice(number, choice) for number, choice in enumerate(body.choices)]
+        async with self.journals.of(agent) as journal:
+            new = await journal.choose(records)
+        self._figures.recorded(agent, "choice", new)
+        return {"recorded": new, "repeated": len(records) - new}
+
+    async def _transitions(self, agent: str, content: bytes) -> Answer:
+        body = read_body(TransitionsBody, content)
+        records = []
+        for number, sent in enumerate(body.transitions):
+            path = f"transitions.{number}"
+            check_values(f"{path}.observation", sent.observation)
+            check_values(f"{path}.action", sent.action)
+            check_values(f"{path}.next_observation", sent.next_observation, may_miss=False)
+            check_values(f"{path}.info", sent.info)
+            fields = transition_body(sent.model_dump(exclude={"id"}))
+            content_of = content_hash("transition", fields)
+            records.append({"id": sent.id, "content": content_of, "transition": fields})
+        async with self.journals.of(agent) as journal:
+            new = await journal.add(records)
+        self._figures.recorded(agent, "transition", new)
+        return {"recorded": new, "repeated": len(records) - new}
+
+    def _list_models(self) -> Answer:
+        names = set(self._explore) | {path.name for path in _folders(self._agents)}
+        models = []
+        for name in sorted(names):
+            served = self.models.peek(name)
+            models.append(
+                {
+                    "agent": name,
+                    "version": served.version if served is not None else None,
+                    "loaded": served is not None and served.model is not None,
+                    "own_process": served is not None and served.own_network,
+                }
+            )
+        return {"models": models}
+
+    def _known(self, agent: str) -> str:
+        is_name = AGENT_NAME.fullmatch(agent) is not None
+        if not is_name or not (agent in self._explore or (self._agents / agent).is_dir()):
+            raise ProblemError(
+                404,
+                f"no agent {agent!r:.60} is known: genesis-fp16 agents lists them",
+                field="agent",
+            )
+        return agent
+
+
+_TIMED = ("predict", "rank", "decisions")
+_ALLOW = {"Allow": "POST"}
+_READ_HEADERS = (b"genesis-protocol", b"authorization")
+_NO_EXPLORATION = Exploration()
+
+
+def _check_question(observation: Values, actions: list[Values], path: str = "actions") -> None:
+    check_values("observation", observation)
+    for position, action in enumerate(actions):
+        check_values(path if path == "action" else f"{path}.{position}", action)
+
+
+def _choice(number: int, choice: Choice) -> dict[str, Any]:
+    path = f"choices.{number}"
+    check_values(f"{path}.observation", choice.observation)
+    for position, action in enumerate(choice.actions):
+        check_values(f"{path}.actions.{position}", action)
+    if choice.chosen >= len(choice.actions):
+        raise wrong(f"{path}.chosen", f"there are {len(choice.actions)} actions, from 0 on")
+    fields = choice.model_dump()
+    content = content_hash("choice", {**fields, "at": None})
+    return {**fields, "group": choice.group or choice.id, "content": content}
+
+
+def _check_protocol(sent: str) -> None:
+    if sent and sent.partition(".")[0] != PROTOCOL:
+        raise ProblemError(
+            400,
+            f"the client speaks version {sent[:20]} of the protocol, this predictor version "
+            f"{PROTOCOL}: install the genesis-client of this release",
+        )
+
+
+async def _read(receive: Receive) -> bytes:
+    """The whole body; one that is too large is read to its end, so that the client hears of it.
+
+    Raises:
+        ProblemError: It is too large, or the connection ended.
+    """
+    parts, size = list[bytes](), 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ProblemError(400, "the connection ended within the body")
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= MOST_BODY_BYTES:
+            parts.append(part)
+        else:
+            parts.clear()
+        if not message.get("more_body") or size > _MOST_DISCARDED_BYTES:
+            break
+    if size > MOST_BODY_BYTES:
+        raise ProblemError(
+            413,
+            f"the body is larger than {MOST_BODY_BYTES} bytes: send less at a time",
+            headers={"Connection": "close"},
+        )
+    return b"".join(parts)
+
+
+def _encode(answer: Answer) -> bytes:
+    try:
+        return json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:  # a model may predict what JSON has no number for
+        return json.dumps(_finite(answer), separators=(",", ":")).encode()
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [entry for entry in path.iterdir() if AGENT_NAME.fullmatch(entry.name)]
+    except OSError:
+        return []

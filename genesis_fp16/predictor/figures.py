@@ -1,0 +1,88 @@
+"""Counts for the daemon's metrics, reported once a second as one line."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import BinaryIO
+
+from genesis_fp16.domain.predictor import (
+    PREDICTION_SECONDS,
+    AgentFigures,
+    Notice,
+    PredictorReport,
+)
+
+REPORT_SECONDS = 1.0
+_MOST_NOTICES = 20  # of one report
+
+
+class Figures:
+    """Counts since the last report; safe in several threads.
+
+    If nobody reads the reports, counts go on in one report, and further notices are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._report = PredictorReport()
+        self._ended = threading.Event()
+
+    def prediction(self, agent: str, outcome: str, seconds: float) -> None:
+        """Count an answer to predict, rank or decide, with the time that it took."""
+        with self._lock:
+            figures = self._of(agent)
+            _add(figures.predictions, outcome)
+            figures.seconds[bisect_left(PREDICTION_SECONDS, seconds)] += 1
+            figures.seconds_sum += seconds
+
+    def recorded(self, agent: str, kind: str, count: int = 1) -> None:
+        """Count decisions, choices or transitions that were recorded."""
+        with self._lock:
+            _add(self._of(agent).decisions, kind, count)
+
+    def outcome(self, agent: str, state: str) -> None:
+        """Count a report of an outcome."""
+        with self._lock:
+            _add(self._of(agent).outcomes, state)
+
+    def notice(self, event: str, **fields: str) -> None:
+        """Have the daemon log *event*."""
+        with self._lock:
+            if len(self._report.notices) < _MOST_NOTICES:
+                self._report.notices.append(Notice(event=event, fields=fields))
+
+    def take(self) -> PredictorReport:
+        """What was counted since the last call."""
+        with self._lock:
+            report, self._report = self._report, PredictorReport()
+        return report
+
+    def report_to(self, file: BinaryIO, models: Callable[[], int]) -> None:
+        """Write a line to *file* once a second, until `end`; to be called in a thread."""
+        while not self._ended.wait(REPORT_SECONDS):
+            self._write(file, models())
+
+    def end(self) -> None:
+        """Let `report_to` return."""
+        self._ended.set()
+
+    def _write(self, file: BinaryIO, models: int) -> None:
+        report = self.take()
+        report.models = models
+        try:
+            file.write(report.model_dump_json().encode() + b"\n")
+            file.flush()
+        except OSError:  # the daemon is gone: standard input tells, too
+            self._ended.set()
+
+    def _of(self, agent: str) -> AgentFigures:
+        figures = self._report.agents.get(agent)
+        if figures is None:
+            figures = self._report.agents[agent] = AgentFigures()
+        return figures
+
+
+def _add(counts: dict[str, int], name: str, count: int = 1) -> None:
+    counts[name] = counts.get(name, 0) + count

@@ -1,0 +1,306 @@
+"""The published models: loaded when they are asked for, switched when they change.
+
+The one in use is the one in the agent's folder ``published/``. A model that is damaged costs its
+agent alone: the one before answers on, or none does, with a warning that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from genesis_fp16.plugins.model_versions import (
+    PUBLISHED,
+    UNRECORDED,
+    VERSIONS,
+    read_versions,
+    version_in_use,
+)
+from genesis_fp16.predictor.problems import wrong
+from infrastructure.agent_contract.transition import TransitionSpec
+from infrastructure.trajectories.schema import Values, input_problem
+from infrastructure.world_model import ModelFileError, NetworkShape, WorldModel
+from infrastructure.world_model.scores import score_actions
+
+INDEX = "model.json"
+NEW_SECONDS = 0.5  # in which a new version is loaded while the one before still answers
+_RETRY_SECONDS = 0.05
+_MOST_SHOWN = 20  # positions of actions in a warning
+
+
+class _Mark(NamedTuple):
+    """State of a published model's files; a new version has another one."""
+
+    inode: int
+    changed_ns: int
+    size: int
+    versions_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedModel:
+    """What answers for an agent.
+
+    Attributes:
+        agent: Name of the agent.
+        model: Its published model; None if there is none that this process can use.
+        version: Id of the version; None without a model.
+        problem: Why the published model is not the one that answers; empty if it is.
+        own_network: Whether the model's network is the agent's own, which this process must not
+            build.
+        mark: State of the files.
+    """
+
+    agent: str
+    model: WorldModel | None = None
+    version: str | None = None
+    problem: str = ""
+    own_network: bool = False
+    mark: _Mark | None = None
+
+    def check(self, observation: Values, actions: Sequence[Values], path: str = "actions") -> None:
+        """Check fields against the model's spec; without a model, all fit.
+
+        Raises:
+            ProblemError: A field is missing or of a wrong type; it is named.
+        """
+        if self.model is None:
+            return
+        spec = self.model.spec
+        for position, action in enumerate(actions):
+            if problem := input_problem(spec, observation, action):
+                part, name = _field_at_fault(spec, problem)
+                where = "observation" if part == "observation" else f"{path}.{position}"
+                field = f"{where}.{name}".removesuffix(".")
+                raise wrong(field, problem)
+
+    def rank(self, observation: Values, actions: Sequence[Values]) -> dict[str, Any]:
+        """Answer of ``/rank``, without the agent's name.
+
+        Raises:
+            ProblemError: A field is missing or of a wrong type.
+        """
+        self.check(observation, actions)
+        count, warnings = len(actions), self._warnings()
+        fitted = self.model.fitted_model if self.model is not None else None
+        if fitted is None:
+            nothing = [None] * count
+            return {
+                "version": None,
+                "order": list(range(count)),
+                "chances": nothing,
+                "improvements": nothing,
+                "confidence": [0.0] * count,
+                "warnings": warnings,
+            }
+        scores = score_actions(fitted, observation, actions)
+        if scores.unfamiliar:
+            warnings.append(_unfamiliar(scores.unfamiliar))
+        return {
+            "version": self.version,
+            "order": scores.order,
+            "chances": scores.chances or [None] * count,
+            "improvements": scores.improvements or [None] * count,
+            "confidence": scores.confidence,
+            "warnings": warnings,
+        }
+
+    def predict(self, observation: Values, actions: Sequence[Values], path: str) -> dict[str, Any]:
+        """Answer of ``/predict``, without the agent's name.
+
+        Raises:
+            ProblemError: A field is missing or of a wrong type.
+        """
+        self.check(observation, actions, path)
+        if self.model is None:
+            predictions: list[dict[str, Any]] = [_NO_PREDICTION] * len(actions)
+        else:
+            made = self.model.predict_batch([observation] * len(actions), actions)
+            predictions = [asdict(prediction) for prediction in made]
+        return {
+            "version": self.version,
+            "predictions": predictions,
+            "warnings": self._warnings(),
+        }
+
+    def _warnings(self) -> list[str]:
+        warnings = []
+        if self.model is None:
+            reason = self.problem or "no model is published yet"
+            warnings.append(
+                f"{reason}; the order is the given one, and the confidence is 0: nothing is known"
+            )
+        elif self.problem:
+            warnings.append(f"version {self.version} answers: {self.problem}")
+        fitted = self.model.fitted_model if self.model is not None else None
+        if fitted is not None and fitted.policy_shift_warning:
+            caution = fitted.policy_shift_warning
+            warnings.append(f"not to be trusted under another policy: {caution}")
+        return warnings
+
+
+_NO_PREDICTION: dict[str, Any] = {
+    "next_state": {},
+    "success_probability": None,
+    "expected_improvement": None,
+    "confidence": 0.0,
+    "probabilities": {},
+    "deviations": {},
+    "intervals": {},
+    "confidences": {},
+    "reasoning": "no model",
+}
+
+
+class PublishedModels:
+    """The published models of all agents in a home, a bounded number of them in memory.
+
+    Args:
+        home: GENESIS_HOME.
+        most: Largest number of models in memory; the least recently used one has to go.
+        notice: Receives what the log should show: event and fields.
+        clock: Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        most: int,
+        notice: Callable[..., None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._agents, self._most, self._notice, self._clock = home / "agents", most, notice, clock
+        self._served: OrderedDict[str, ServedModel] = OrderedDict()
+        self._loading: dict[str, asyncio.Task[ServedModel]] = {}
+        self._thread = ThreadPoolExecutor(1, "models")
+
+    def __len__(self) -> int:
+        """Number of agents whose models are in memory, or known to be missing."""
+        return len(self._served)
+
+    async def get(self, agent: str) -> ServedModel:
+        """What answers for *agent* now.
+
+        For `NEW_SECONDS` after a publication the version before may still answer, while the new
+        one is loaded.
+        """
+        served, mark = self._served.get(agent), _mark_of(self._agents / agent)
+        if served is not None:
+            self._served.move_to_end(agent)
+            if served.mark == mark:
+                return served
+        loading = self._loading.get(agent)
+        if loading is None:
+            loading = asyncio.create_task(self._load(agent, served))
+            self._loading[agent] = loading
+            loading.add_done_callback(lambda _: self._loading.pop(agent))
+        if served is not None and served.model is not None and self._is_new(mark):
+            return served
+        return await asyncio.shield(loading)
+
+    def peek(self, agent: str) -> ServedModel | None:
+        """What is in memory for *agent*; None if nothing is."""
+        return self._served.get(agent)
+
+    def close(self) -> None:
+        """End the thread that loads."""
+        self._thread.shutdown(cancel_futures=True)
+
+    async def _load(self, agent: str, before: ServedModel | None) -> ServedModel:
+        loop, folder = asyncio.get_running_loop(), self._agents / agent
+        while True:
+            loaded = await loop.run_in_executor(self._thread, partial(_load_model, agent, folder))
+            unrecorded = (loaded.version or "").startswith(UNRECORDED)
+            if before is None or not unrecorded or not self._is_new(loaded.mark):
+                break
+            await asyncio.sleep(_RETRY_SECONDS)  # its version is being recorded
+        if loaded.problem and (before is None or before.problem != loaded.problem):
+            self._notice("published_model_unusable", agent=agent, problem=loaded.problem)
+        if loaded.problem and before is not None and before.model is not None:
+            loaded = replace(before, mark=loaded.mark, problem=loaded.problem)
+        elif before is not None and before.version != loaded.version:
+            change = {"before": before.version or "none", "now": loaded.version or "none"}
+            self._notice("model_switched", agent=agent, **change)
+        self._served[agent] = loaded
+        self._served.move_to_end(agent)
+        while len(self._served) > self._most:
+            self._served.popitem(last=False)
+        return loaded
+
+    def _is_new(self, mark: _Mark | None) -> bool:
+        return mark is not None and self._clock() - mark.changed_ns / 1e9 < NEW_SECONDS
+
+
+def _mark_of(agent_folder: Path) -> _Mark | None:
+    try:
+        status = (agent_folder / PUBLISHED / INDEX).stat()
+    except OSError:
+        return None
+    try:
+        versions_ns = (agent_folder / VERSIONS).stat().st_mtime_ns
+    except OSError:
+        versions_ns = 0
+    return _Mark(status.st_ino, status.st_mtime_ns, status.st_size, versions_ns)
+
+
+def _load_model(agent: str, folder: Path) -> ServedModel:
+    """Load the model and find its version; again if it was replaced meanwhile."""
+    while True:
+        mark = _mark_of(folder)
+        loaded = _load_once(agent, folder, mark)
+        if _mark_of(folder) == mark:
+            return loaded
+
+
+def _load_once(agent: str, folder: Path, mark: _Mark | None) -> ServedModel:
+    refused: list[NetworkShape] = []
+    try:
+        model = WorldModel.load(folder / PUBLISHED, partial(_refuse_network, refused))
+        version = version_in_use(folder, read_versions(folder, verify=False))
+        if version is None:
+            index = (folder / PUBLISHED / INDEX).read_bytes()
+            version = f"{UNRECORDED}{hashlib.sha256(index).hexdigest()[:8]}"
+    except FileNotFoundError:
+        return ServedModel(agent=agent, mark=mark)
+    except (ModelFileError, OSError) as error:
+        problem = str(error)
+        if refused:
+            problem = (
+                "the published model has a network of the agent's own, whose code this process "
+                "does not run"
+            )
+        return ServedModel(agent=agent, problem=problem, own_network=bool(refused), mark=mark)
+    return ServedModel(agent=agent, model=model, version=version, mark=mark)
+
+
+def _refuse_network(refused: list[NetworkShape], shape: NetworkShape) -> NoReturn:
+    refused.append(shape)
+    raise ValueError("it has a network of the agent's own")
+
+
+def _field_at_fault(spec: TransitionSpec, problem: str) -> tuple[str, str]:
+    """Part and name of the field that *problem*, of `input_problem`, is about."""
+    parts: Mapping[str, Mapping[str, object]]
+    parts = {"observation": spec.observation, "action": spec.action}
+    for part, fields in parts.items():
+        for name in fields:
+            if problem.startswith(f"{part} {name!r} "):
+                return part, name
+    return "action", ""
+
+
+def _unfamiliar(positions: Sequence[int]) -> str:
+    shown = ", ".join(map(str, positions[:_MOST_SHOWN]))
+    more = ", ..." if len(positions) > _MOST_SHOWN else ""
+    return (
+        f"actions {shown}{more}: a number is missing or far outside the training data, or a label "
+        "did not occur there, so these predictions are close to the base rate"
+    )

@@ -1,0 +1,190 @@
+"""A predictor's life: kills, switches of versions under load, orders, reports, full disks."""
+
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+from genesis_fp16.domain.predictor import PredictorOrder
+from genesis_fp16.predictor.models import NEW_SECONDS
+from infrastructure.decisions import read_records, take_in
+from infrastructure.trajectories import ReplayBuffer
+from infrastructure.world_model import WorldModel
+from tests.genesis_fp16.predictor.conftest import (
+    QUESTION,
+    TOOLS,
+    Predictor,
+    Start,
+    publish,
+    roll_back,
+    starting,
+)
+from tests.patience import wait_until
+
+pytestmark = pytest.mark.process
+THREADS, KILLS = 4, 3
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with starting(tmp_path) as start:
+        yield start
+
+
+def _report_until(predictor: Predictor, number: int, ended: threading.Event, known: set) -> None:
+    """Decide and report again and again; each request is repeated until it is answered."""
+    count, client = 0, predictor.client()
+    while not ended.is_set():
+        count += 1
+        name = f"d-{number}-{count}"
+        for path, body in (
+            ("decisions", {**QUESTION, "id": name}),
+            (f"decisions/{name}/outcome", {"reward": 1.0, "next_observation": {"ok": "yes"}}),
+        ):
+            while True:
+                try:
+                    status, answer = client.agent(path, body)
+                except (OSError, HTTPException):  # it was killed: the next one answers
+                    client = predictor.client()
+                else:
+                    assert status == 200, answer
+                    break
+        known.add(name)
+
+
+def test_kills_lose_nothing_that_was_acknowledged_and_double_nothing(
+    start: Start, tmp_path: Path
+) -> None:
+    predictor, known, ended = start(), set[str](), threading.Event()
+    threads = [
+        threading.Thread(target=_report_until, args=(predictor, number, ended, known))
+        for number in range(THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in range(KILLS):
+        before = len(known)
+        wait_until(lambda before=before: len(known) > before + 50, "reports between two kills")
+        predictor.kill()
+        predictor.start()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    predictor.end()
+    log = tmp_path / "agents" / "qa" / "decisions"
+    found = Counter((found["kind"], found["id"]) for _, _, found in read_records(log))
+    assert {name for kind, name in found if kind == "outcome"} == known
+    assert set(found.values()) == {1}
+    assert take_in(log, tmp_path / "replay", now=time.time()).transitions == len(known)
+    taken = [t.info["decision"] for t in ReplayBuffer(tmp_path / "replay").read()]
+    assert sorted(taken) == sorted(known)
+
+
+def test_versions_are_switched_under_load_without_a_failed_answer(
+    start: Start, tmp_path: Path, models: dict[str, Path]
+) -> None:
+    agent = tmp_path / "agents" / "qa"
+    publish(agent, models["a"], "run-a")
+    expected = {
+        f"run-{letter}": WorldModel.load(folder).success_chances(QUESTION["observation"], TOOLS)
+        for letter, folder in models.items()
+    }
+    predictor, ended = start(), threading.Event()
+    answers: list[tuple[float, float, int, dict]] = []
+
+    def ask() -> None:
+        client = predictor.client()
+        while not ended.is_set():
+            began = time.time()
+            status, answer = client.agent("rank", QUESTION)
+            answers.append((began, time.time(), status, answer))
+
+    def seen(version: str) -> bool:
+        return bool(answers) and answers[-1][3]["version"] == version
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: seen("run-a"), "the first answers")
+    switched = []
+    publish(agent, models["b"], "run-b")
+    switched.append((time.time(), "run-a"))
+    wait_until(lambda: seen("run-b"), "the new version")
+    roll_back(agent, "run-a")
+    switched.append((time.time(), "run-b"))
+    wait_until(lambda: seen("run-a"), "the version before")
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert {status for _, _, status, _ in answers} == {200}
+    versions = [answer["version"] for *_, answer in answers]
+    assert set(versions) == {"run-a", "run-b"}, "each answer names the version that was published"
+    for *_, answer in answers:
+        assert answer["chances"] == pytest.approx(expected[answer["version"]])
+    until = {old: at for at, old in switched}
+    old = [began for began, _, _, answer in answers if answer["version"] == "run-b"]
+    assert max(old) < until["run-b"] + 1.0 + NEW_SECONDS
+
+
+def test_orders_change_exploration_and_reports_count_what_happened(start: Start) -> None:
+    predictor = start(agents={"qa": "none", "fresh": "epsilon 0.9"}, seed=3)
+    client = predictor.client()
+    chosen = {client.agent("decisions", QUESTION, "fresh")[1]["chosen"] for _ in range(30)}
+    assert chosen == {0, 1, 2}
+    decision = client.agent("decisions", QUESTION)[1]
+    assert decision["propensities"] == [1.0, 0.0, 0.0]
+    client.agent(f"decisions/{decision['id']}/outcome", {"reward": 1.0})
+    client.agent("rank", {"observation": {}})
+    predictor.tell(PredictorOrder(agents={"qa": "softmax 0.1 floor 0.2", "fresh": "wrong"}))
+    floor = pytest.approx([0.6, 0.2, 0.2])
+    wait_until(lambda: client.agent("decisions", QUESTION)[1]["propensities"] == floor)
+    report = predictor.report()
+    while "exploration_refused" not in [notice.event for notice in report.notices]:
+        assert not report.agents or report.agents.keys() <= {"qa", "fresh"}
+        if "qa" in report.agents:
+            first = report.agents["qa"]
+            assert first.outcomes.get("recorded", 1) == 1
+        report = predictor.report()
+    assert predictor.end() == 0
+
+
+def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on(start: Start, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk."""
+    predictor = start()
+    client, pid = predictor.client(), predictor.process.pid
+    assert client.agent("decisions", {**QUESTION, "id": "d1"})[0] == 200
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    status, problem = client.agent("decisions", {**QUESTION, "id": "d2"})
+    assert status == 503
+    assert "acknowledged is kept" in problem["detail"]
+    assert client.agent("rank", QUESTION)[0] == 200
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+    assert client.agent("decisions", {**QUESTION, "id": "d2"})[0] == 200
+    predictor.kill()
+    log = tmp_path / "agents" / "qa" / "decisions"
+    assert [found["id"] for _, _, found in read_records(log)] == ["d1", "d2"]
+
+
+def test_a_late_outcome_is_said_to_be_late(start: Start) -> None:
+    client = start(outcome_seconds=1e-6).client()
+    name = client.agent("decisions", QUESTION)[1]["id"]
+    late = {"id": name, "state": "late"}
+    assert client.agent(f"decisions/{name}/outcome", {"reward": 1.0}) == (200, late)
+    assert client.agent(f"decisions/{name}/outcome", {"reward": 1.0})[1]["state"] == "repeated"
+
+
+def test_models_least_recently_used_leave(
+    start: Start, tmp_path: Path, models: dict[str, Path]
+) -> None:
+    for number in range(4):
+        publish(tmp_path / "agents" / f"a{number}", models["a"], f"run-{number}")
+    client = start(most_models=2).client()
+    for number in (0, 1, 2, 3, 0):
+        assert client.agent("rank", QUESTION, f"a{number}")[1]["version"] == f"run-{number}"
+    listed = client.ask("/api/models")[1]["models"]
+    assert [model["agent"] for model in listed if model["loaded"]] == ["a0", "a3"]
