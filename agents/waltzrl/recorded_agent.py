@@ -199,7 +199,7 @@ def best_of_k(transitions: Sequence[Transition], scores: Sequence[float]) -> dic
         ``best_of_k.states``: number of observations with several actions. Means over these;
         without any, only the number.
     """
-    states = defaultdict[tuple[tuple[str, FieldValue], ...], list[tuple[float, Transition]]](list)
+    states = defaultdict[tuple[tuple[str, object], ...], list[tuple[float, Transition]]](list)
     for transition, score in zip(transitions, scores, strict=True):
         states[tuple(sorted(transition.observation.items()))].append((score, transition))
     several = [state for state in states.values() if len(state) > 1]

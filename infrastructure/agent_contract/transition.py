@@ -30,7 +30,7 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discrete:
-    """One of a fixed set of labels; as an input, an unseen label is encoded as unknown."""
+    """One of a fixed set of labels; as an input, an unseen label loses its own effect only."""
 
     values: tuple[str, ...]
 
@@ -44,10 +44,11 @@ class Text:
     """A string or a list of tokens, embedded by hashing: an input, never a target.
 
     Attributes:
-        buckets: Number of rows of the hash table.
+        buckets: Maximum number of features of its words, and of pieces of its words, that a model
+            knows. Specifications that differ in it alone are equal.
     """
 
-    buckets: int = 2048
+    buckets: int = field(default=65536, compare=False)
 
     def __post_init__(self) -> None:
         if self.buckets < 2:
@@ -154,7 +155,8 @@ class Transition:
     Attributes:
         group: Episode, task or conversation: the unit of the held-out split. A split by row
             would put steps of one group on both sides.
-        observation: Field name to value, as declared by the `TransitionSpec`.
+        observation: Field name to value, as declared by the `TransitionSpec`. A value that is None,
+            NaN or absent is missing.
         action: The same for the action.
         reward: Scalar reward; must be finite.
         next_observation: Observation after the action. Targets are read from here.
@@ -168,10 +170,10 @@ class Transition:
     """
 
     group: str
-    observation: Mapping[str, FieldValue]
-    action: Mapping[str, FieldValue]
+    observation: Mapping[str, FieldValue | None]
+    action: Mapping[str, FieldValue | None]
     reward: float = 0.0
-    next_observation: Mapping[str, FieldValue] = field(default_factory=dict)
+    next_observation: Mapping[str, FieldValue | None] = field(default_factory=dict)
     terminated: bool = False
     propensity: float | None = None
     info: Mapping[str, FieldValue] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
-from infrastructure.trajectories.schema import MAX_MAGNITUDE, Values, label_of
+from infrastructure.trajectories.schema import MAX_MAGNITUDE, Values, is_missing, label_of
 
 _NUMBERS: frozenset[type] = frozenset({float, int, bool})
 _TEXTS: frozenset[type] = frozenset({str})
@@ -38,14 +38,18 @@ def inputs_fit(
 ) -> bool:
     """Whether no row has an `input_problem`; False where that is not certain."""
     parts = ((spec.observation, observations), (spec.action, actions))
-    try:
-        return all(
-            _fits(field, [row[name] for row in rows])
-            for fields, rows in parts
-            for name, field in fields.items()
-        )
-    except KeyError:
-        return False
+    return all(
+        _fits(field, _present([row.get(name) for row in rows]))
+        for fields, rows in parts
+        for name, field in fields.items()
+    )
+
+
+def _present(column: list[Any]) -> list[Any]:
+    """Those values of *column* that are not missing."""
+    if {float, type(None)}.isdisjoint(map(type, column)):
+        return column
+    return [value for value in column if not is_missing(value)]
 
 
 def transitions_fit(spec: TransitionSpec, transitions: Sequence[Transition]) -> bool:

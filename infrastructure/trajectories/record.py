@@ -2,12 +2,14 @@
 
 A line reads ``{"v":1,"crc":"89abcdef","transition":{...}}``. The checksum (CRC-32, hexadecimal)
 covers the bytes of the inner object, so that torn and bit-flipped lines are detected. Non-finite
-numbers are written as ``NaN`` and ``Infinity``, which Python's JSON reader accepts.
+numbers are written as ``NaN`` and ``Infinity``, which Python's JSON reader accepts. A field that is
+None is left out, as missing; in a list, None becomes NaN.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import zlib
 
 from infrastructure.agent_contract.transition import FieldValue, Transition
@@ -95,7 +97,9 @@ def _fields(where: str, values: object) -> dict[str, FieldValue]:
         items = dict(values).items()  # type: ignore[call-overload]  # other types raise, as wanted
     except (TypeError, ValueError):
         raise ValueError(f"{where} must map names to values, got {values!r:.80}") from None
-    return {str(name): _field_value(where, name, value) for name, value in items}
+    return {
+        str(name): _field_value(where, name, value) for name, value in items if value is not None
+    }
 
 
 def _field_value(where: str, name: object, value: object) -> FieldValue:
@@ -111,6 +115,8 @@ def _field_value(where: str, name: object, value: object) -> FieldValue:
         value = to_list()
     if isinstance(value, str | bool | int | float):
         return value
+    if isinstance(value, list | tuple) and None in value:
+        value = [math.nan if item is None else item for item in value]
     if isinstance(value, list | tuple) and (
         all(isinstance(item, str) for item in value) or all(map(_is_number, value))
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
@@ -33,6 +34,11 @@ def is_usable(number: float) -> bool:
     return abs(number) <= MAX_MAGNITUDE  # NaN compares false
 
 
+def is_missing(value: object) -> bool:
+    """Whether *value* is None or NaN, which mean that the value of a field is missing."""
+    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
+
+
 def label_of(value: object) -> str:
     """Return the label of *value* as a `Discrete` field; booleans are ``true`` and ``false``."""
     if isinstance(value, bool | np.bool_):
@@ -48,7 +54,10 @@ def labels_of(values: Sequence[object]) -> Sequence[str]:
 
 
 def input_problem(spec: TransitionSpec, observation: Values, action: Values) -> str | None:
-    """Return the reason why *observation* and *action* cannot be encoded, or None."""
+    """Return the reason why *observation* and *action* cannot be encoded, or None.
+
+    Values may be missing: absent, None or NaN; also single numbers of a vector.
+    """
     problems = _part_problems("observation", spec.observation, observation)
     return next(problems, None) or next(_part_problems("action", spec.action, action), None)
 
@@ -61,8 +70,9 @@ def target_problem(spec: TransitionSpec, transition: Transition) -> str | None:
     """
     for name, field in spec.targets.items():
         value = target_value(spec, transition, name)
-        if value is None:
-            return f"target {name!r} is missing from next_observation"
+        if value is None or (isinstance(field, Discrete) and is_missing(value)):
+            also = " or from observation" if isinstance(field, Box) and field.delta else ""
+            return f"target {name!r} is missing from next_observation{also}"
         if problem := _value_problem(field, value):
             return f"target {name!r} {problem}"
         if isinstance(field, Discrete) and label_of(value) not in field.values:
@@ -134,9 +144,12 @@ def spec_from_json(value: Mapping[str, object]) -> TransitionSpec:
 
 def _part_problems(part: str, fields: Mapping[str, FieldType], values: Values) -> Iterator[str]:
     for name, field in fields.items():
-        if name not in values:
-            yield f"{part} {name!r} is missing; recorded are {sorted(values)}"
-        elif problem := _value_problem(field, values[name]):
+        value = values.get(name)
+        if is_missing(value):
+            continue
+        if isinstance(field, Box) and isinstance(value, list | tuple) and None in value:
+            value = [math.nan if number is None else number for number in value]
+        if problem := _value_problem(field, value):
             yield f"{part} {name!r} {problem}"
 
 

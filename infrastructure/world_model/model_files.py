@@ -33,8 +33,9 @@ from infrastructure.world_model.networks import (
     without_spare_rows,
 )
 
-FORMATS = (2, 3)
-"""Format 3 has fewer table rows than its texts have buckets; releases before it read only 2."""
+FORMATS = (2, 3, 4)
+"""Format 3 has fewer table rows than its texts have buckets; releases before it read only 2. Format
+4 has vocabularies of texts or marks of missing values; releases before it read only 2 and 3."""
 
 _INDEX = "model.json"
 _MOST_INDEX_BYTES = 1 << 28
@@ -75,7 +76,7 @@ def save_model(
     ensemble = model.ensemble.state_dict()
     states = {
         "ensemble": without_spare_rows(ensemble, shape) if is_library_network else ensemble,
-        "linear": without_spare_rows(model.linear.state_dict(), shape),
+        "linear": model.linear.state_dict(),
     }
     if half:
         states = {name: _halved(state) for name, state in states.items()}
@@ -95,7 +96,7 @@ def save_model(
         "extra": dict(extra),
     }
     index = {
-        "format": 3 if encoder["buckets"] else 2,
+        "format": 4 if model.encoder.needs_format_4 else 3 if encoder["buckets"] else 2,
         "sha256": _digest(description),
         "model": description,
     }

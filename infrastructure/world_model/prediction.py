@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from infrastructure.agent_contract.transition import Box, Discrete, FieldValue, TransitionSpec
-from infrastructure.trajectories.schema import Values, as_vector
+from infrastructure.trajectories.schema import Values, as_vector, is_missing
 from infrastructure.world_model.distributions import (
     BoxDistribution,
     DiscreteDistribution,
@@ -37,7 +38,8 @@ class Prediction:
     """Prediction for one observation and action.
 
     Attributes:
-        next_state: Predicted fields of the next observation, by target name.
+        next_state: Predicted fields of the next observation, by target name; NaN where a change is
+            predicted and the number before is missing.
         success_probability: Probability of the spec's success label; None if the spec names none.
         expected_improvement: Mean of the spec's improvement target (``reward`` by default); None
             if there is no such target.
@@ -49,6 +51,8 @@ class Prediction:
         probabilities: Probability of each label, of each `Discrete` target.
         deviations: Standard deviation of each dimension, of each `Box` target.
         intervals: Interval of each `Box` target, from the errors on held-out groups.
+        warnings: What is odd about the input: sentences that begin with ``observation.NAME`` or
+            ``action.NAME``.
         reasoning: Model that answered, and reasons for caution, in one line.
     """
 
@@ -60,6 +64,7 @@ class Prediction:
     deviations: Mapping[str, Sequence[float]] = field(default_factory=dict)
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     confidences: Mapping[str, float] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
     reasoning: str = ""
 
 
@@ -163,11 +168,8 @@ def _next_values(
 ) -> list[FieldValue]:
     means: list[list[float]] = distribution.mean.tolist()
     if target.delta and name not in _NOT_IN_STATE:
-        before = [as_vector(observation[name]) for observation in observations]
-        means = [
-            [float(start) + change for start, change in zip(*pair, strict=True)]
-            for pair in zip(before, means, strict=True)
-        ]
+        before = [observation.get(name) for observation in observations]
+        means = [_added(*pair) for pair in zip(before, means, strict=True)]
     return [tuple(row) if target.shape else row[0] for row in means]
 
 
@@ -178,6 +180,15 @@ def _intervals(values: Sequence[FieldValue], distribution: BoxDistribution) -> l
         low, high = tuple(a - b for a, b in pairs), tuple(a + b for a, b in pairs)
         intervals.append(Interval(low=low, high=high, coverage=COVERAGE))
     return intervals
+
+
+def _added(before: object, changes: Sequence[float]) -> list[float]:
+    """The numbers *before* plus *changes*; NaN for those that are missing."""
+    starts = [None] * len(changes) if is_missing(before) else as_vector(before)
+    return [
+        math.nan if start is None else float(start) + change
+        for start, change in zip(starts, changes, strict=True)
+    ]
 
 
 def _column(predicted: TargetDistributions, name: str | None) -> list[float] | None:

@@ -78,10 +78,7 @@ TEXT_SPEC = TransitionSpec(
 )
 """Default spec of `WorldModel`: from the texts of state and action to success and improvement."""
 
-_OOD_WARNING = (
-    "not to be trusted: a number is missing or far outside the training data, or a label did not "
-    "occur there, so this is close to the base rate"
-)
+_OOD_WARNING = "not to be trusted, and so close to the base rate"
 
 
 _ROWS_WITH_EPOCHS = 32
@@ -301,12 +298,14 @@ class WorldModel:
     ) -> list[Prediction]:
         """Predict row by row; before any fit, with confidence 0.
 
-        If a number is missing, not finite, or far outside the training data, or a label did not
-        occur there, the prediction is shrunk to the base rate, its confidence is at most 0.1, and
-        its ``reasoning`` begins with a warning.
+        A value may be missing: absent, None or NaN. ``warnings`` name each field whose value the
+        training data does not explain: missing where it never was, an unseen label, text without a
+        known word. Such a field has no effect, the others have theirs. If a number is far outside
+        the training data, the prediction is shrunk to the base rate and its confidence is at most
+        0.1. ``reasoning`` begins with the warnings.
 
         Raises:
-            ValueError: A field is missing or of another type than the spec declares.
+            ValueError: A field is of another type than the spec declares; the message names it.
         """
         if self._model is None:
             return [untrained_prediction(self.spec) for _ in observations]
@@ -319,17 +318,25 @@ class WorldModel:
             reasoning += f"; not to be trusted under another policy: {warning}"
         confidence = Confidence.of(predicted, self._model.codec, features.out_of_distribution)
         predictions = to_predictions(self.spec, predicted, observations, confidence, reasoning)
+        if not features.flags:
+            return predictions
         ood_rows = features.out_of_distribution.tolist()
         return [
-            replace(prediction, reasoning=f"{_OOD_WARNING}; {reasoning}") if ood else prediction
-            for prediction, ood in zip(predictions, ood_rows, strict=True)
+            replace(
+                prediction,
+                warnings=tuple(remarks),
+                reasoning="; ".join([*([_OOD_WARNING] if ood else []), *remarks, reasoning]),
+            )
+            for prediction, remarks, ood in zip(
+                predictions, features.remarks(), ood_rows, strict=True
+            )
         ]
 
     async def predict(self, state: Values | str, action: Values | str) -> Prediction:
         """Predict one step; a string is the value of the only observation or action field.
 
         Raises:
-            ValueError: A field is missing or of another type than the spec declares.
+            ValueError: A field is of another type than the spec declares; the message names it.
         """
         observation = _as_values("observation", self.spec.observation, state)
         proposed = _as_values("action", self.spec.action, action)
@@ -342,7 +349,7 @@ class WorldModel:
         fit it is the given order.
 
         Raises:
-            ValueError: A field is missing or of another type than the spec declares.
+            ValueError: A field is of another type than the spec declares; the message names it.
         """
         if self._model is None or not actions:
             return list(range(len(actions)))
@@ -357,8 +364,8 @@ class WorldModel:
         several only wait for one another, and on busy cores for a long time.
 
         Raises:
-            ValueError: The spec names no success label, or a field is missing or of another type
-                than the spec declares.
+            ValueError: The spec names no success label, or a field is of another type than the
+                spec declares.
         """
         if self.spec.success is None:
             raise ValueError("this spec names no success label: declare TransitionSpec.success")

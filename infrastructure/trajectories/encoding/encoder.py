@@ -2,19 +2,20 @@
 
 It receives observations and actions only, so that no reward, outcome or target can reach the
 input.
+
+A missing value is encoded as the training data's mean. Where the training data had gaps, too, a
+mark of it lets the model learn what a gap means; elsewhere the row is flagged.
 """
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain, pairwise
 from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from infrastructure.agent_contract.transition import (
@@ -27,13 +28,43 @@ from infrastructure.agent_contract.transition import (
 )
 from infrastructure.trajectories.column_checks import inputs_fit
 from infrastructure.trajectories.encoding.features import Features, Tokens
+from infrastructure.trajectories.encoding.hashed_texts import hashed_tokens
 from infrastructure.trajectories.encoding.standardiser import Numbers, Standardiser
-from infrastructure.trajectories.schema import Values, input_problem, labels_of
+from infrastructure.trajectories.encoding.text_column import TextColumn, TextRows
+from infrastructure.trajectories.schema import Values, input_problem, is_missing, labels_of
 
-MAX_TOKENS = 512
 MIN_TABLE_ROWS = 8
+MIN_GAPS = 5
+"""Training rows in which a value must be missing so that its effect is learned."""
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+EMBEDDED_FEATURES = 1 << 13
+"""Most features of a text field that the ensemble embeds; the linear model takes all."""
+
+IS_MISSING = "is missing, which the training data does not explain: it counts as average"
+IS_FAR = "is far outside the training data"
+IS_UNSEEN = "has a label that did not occur in the training data: it counts as average"
+IS_BLANK = "is blank, which the training data does not explain: it counts as average"
+IS_UNKNOWN = "has no word that occurred in the training data: it counts as average"
+IS_CUT = "is longer than 1,048,576 characters: the rest is cut"
+
+
+class _Flags:
+    """Collects what is odd about fields, by row."""
+
+    def __init__(self, rows: int) -> None:
+        self.out_of_distribution_N = torch.zeros(rows, dtype=torch.bool)
+        self.by_text = dict[str, Tensor]()
+
+    def add(self, key: str, what: str, odd_N: Tensor, *, shrinks: bool = False) -> None:
+        """Flag the rows *odd_N* of the field *key*.
+
+        Args:
+            shrinks: Whether the rows are out of distribution.
+        """
+        if bool(odd_N.any()):
+            self.by_text[f"{key} {what}"] = odd_N
+            if shrinks:
+                self.out_of_distribution_N |= odd_N
 
 
 class FeatureEncoder:
@@ -46,10 +77,15 @@ class FeatureEncoder:
             label, in order, and last whether it held any undeclared one. Empty for models saved
             by a version that did not record this.
         constant: Keys of fields that did not vary; they are not encoded.
-        buckets: Buckets of each `Text` field by its key that occurred in the training data,
-            ascending. Tokens are numbered by their bucket's position in it; tokens of other
-            buckets are dropped, because nothing was learned about them. All buckets of a field
-            without an entry are kept, as in models saved by a version that did not record this.
+        buckets: Of models saved by a version without vocabularies, buckets of each `Text` field
+            that occurred in the training data, ascending. Tokens are numbered by their bucket's
+            position in it; tokens of other buckets are dropped. All buckets of a field without an
+            entry are kept.
+        shares: Means of each `Discrete` field's one-hot columns in the training data.
+        gaps: Whether the model has learned what a missing value means, of each field that has
+            gaps; of a `Box`, by dimension. None for models saved by a version that took missing
+            and unseen values for out of distribution.
+        vocabularies: Features of each `Text` field.
 
     Raises:
         ValueError: *buckets* are not ascending, or not buckets of their field.
@@ -62,12 +98,19 @@ class FeatureEncoder:
         seen: Mapping[str, Sequence[bool]],
         constant: Sequence[str],
         buckets: Mapping[str, Sequence[int]],
+        *,
+        shares: Mapping[str, Sequence[float]],
+        gaps: Mapping[str, Sequence[bool]] | None,
+        vocabularies: Mapping[str, TextColumn],
     ) -> None:
         self._spec = spec
         self._standardisers = dict(standardisers)
         self._seen = {key: tuple(flags) for key, flags in seen.items()}
+        self._shares = {key: tuple(means) for key, means in shares.items()}
+        self._gaps = None if gaps is None else {key: tuple(each) for key, each in gaps.items()}
         self.constant = tuple(constant)
         fields = {key: field for key, field in _text_fields(spec) if key not in self.constant}
+        self._texts = {key: vocabularies[key] for key in fields if key in vocabularies}
         self._buckets = {
             key: _checked_buckets(key, field, buckets[key])
             for key, field in fields.items()
@@ -94,38 +137,48 @@ class FeatureEncoder:
         cls, spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
     ) -> tuple[FeatureEncoder, Features]:
         """`fit`, then `encode` the same rows; their texts are hashed once."""
-        encoder, hashed = cls._fit(spec, observations, actions)
-        return encoder, encoder._encode(observations, actions, hashed)
+        encoder, texts = cls._fit(spec, observations, actions)
+        return encoder, encoder._encode(observations, actions, texts)
 
     @classmethod
     def _fit(
         cls, spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
-    ) -> tuple[FeatureEncoder, dict[str, Tokens]]:
+    ) -> tuple[FeatureEncoder, dict[str, TextRows]]:
         """Return the encoder, and the hashed texts of each field that varied."""
-        standardisers, seen, constant = {}, {}, []
-        hashed = dict[str, Tokens]()
+        standardisers, seen, shares, constant = {}, {}, {}, list[str]()
+        gaps, columns, texts = dict[str, list[bool]](), dict[str, TextColumn](), {}
         for key, field, values in _columns(spec, observations, actions):
             if isinstance(field, Box):
-                standardiser = Standardiser.fit(_numbers(values, field), squeeze=True)
+                numbers_NC = _numbers(values, field)
+                standardiser = Standardiser.fit(numbers_NC, squeeze=True)
                 standardisers[key] = standardiser
-                if standardiser.width == 0:
-                    constant.append(key)
+                gaps[key] = [_is_gap(each) for each in Standardiser.unusable(numbers_NC).T]
+                varies = standardiser.width > 0
             elif isinstance(field, Discrete):
-                seen[key] = _one_hot(values, field).any(dim=0).tolist()
-                if len(set(labels_of(values))) < 2:
-                    constant.append(key)
-            elif all(value == values[0] for value in values):
-                constant.append(key)
+                columns_NL = _one_hot(values, field)
+                seen[key] = columns_NL[:, :-1].any(dim=0).tolist()
+                gaps[key] = [_is_gap(columns_NL[:, -1].numpy())]
+                means = columns_NL if gaps[key][0] else columns_NL[columns_NL[:, -1] == 0.0, :-1]
+                shares[key] = means.mean(0).tolist()
+                varies = len(set(labels_of([v for v in values if not is_missing(v)]))) > 1
             else:
-                tokens = _hashed(values, field)
-                if len(tokens.buckets):
-                    hashed[key] = tokens
-                else:  # blanks only
-                    constant.append(key)
-        sizes = {key: field.buckets for key, field in _text_fields(spec)}
-        occurring = {key: tokens.buckets.unique().tolist() for key, tokens in hashed.items()}
-        buckets = {key: numbers for key, numbers in occurring.items() if len(numbers) < sizes[key]}
-        return cls(spec, standardisers, seen, constant, buckets), hashed
+                texts[key] = rows = TextRows.of(values)
+                gaps[key] = [_is_gap(rows.is_blank_N.numpy())]
+                columns[key] = TextColumn.fit(rows, field.buckets)
+                varies = len(rows.words.lengths) > 1 and bool(columns[key].rows)
+            if not varies and not any(gaps[key]):
+                constant.append(key)
+        encoder = cls(
+            spec,
+            standardisers,
+            seen,
+            constant,
+            {},
+            shares=shares,
+            gaps={key: marks for key, marks in gaps.items() if any(marks)},
+            vocabularies=columns,
+        )
+        return encoder, texts
 
     @property
     def dense_width(self) -> int:
@@ -136,15 +189,31 @@ class FeatureEncoder:
                 width += self._standardisers[key].width
             elif isinstance(field, Discrete) and key not in self.constant:
                 width += len(field.values) + 1
+            width += sum((self._gaps or {}).get(key, ()))
         return width
 
     @property
     def text_rows(self) -> dict[str, int]:
-        """Number of tokens that are told apart, of each text field that varied."""
+        """Number of tokens that the ensemble embeds, of each text field that varied."""
         return {
-            key: len(self._buckets[key]) if key in self._buckets else field.buckets
+            key: min(len(self._texts[key].words), EMBEDDED_FEATURES)
+            if key in self._texts
+            else len(self._buckets[key])
+            if key in self._buckets
+            else field.buckets
             for key, field in _text_fields(self._spec)
             if key not in self.constant
+        }
+
+    @property
+    def linear_rows(self) -> dict[str, int] | None:
+        """Number of tokens of the linear model's texts; None if they are those of `text_rows`."""
+        if self._gaps is None or not self._texts:
+            return None
+        return {
+            f"{key}{part}": len(vocabulary)
+            for key, column in self._texts.items()
+            for part, vocabulary in column.parts()
         }
 
     @property
@@ -155,22 +224,32 @@ class FeatureEncoder:
         """
         fields = dict(_text_fields(self._spec))
         return {
-            key: min(fields[key].buckets, max(MIN_TABLE_ROWS, 1 << (rows - 1).bit_length()))
+            key: max(
+                rows,
+                min(fields[key].buckets, max(MIN_TABLE_ROWS, 1 << (rows - 1).bit_length())),
+            )
             for key, rows in self.text_rows.items()
         }
+
+    @property
+    def needs_format_4(self) -> bool:
+        """Whether versions that read only the formats 2 and 3 cannot use the encoder."""
+        return bool(self._texts or self._gaps)
 
     def standardiser(self, key: str) -> Standardiser | None:
         """Return the statistics of the field *key*; None if it is not a `Box`."""
         return self._standardisers.get(key)
 
     def encode(self, observations: Sequence[Values], actions: Sequence[Values]) -> Features:
-        """Encode rows; missing numbers become the mean, undeclared labels become *unknown*.
+        """Encode rows; a value that is missing or unknown becomes the mean, and is flagged.
 
-        Tokens whose bucket did not occur in the training data are dropped.
+        `None`, NaN and an absent key mean that a value is missing. Where the training data had
+        gaps, a gap has a mark of its own instead of the flag. Words that did not occur in the
+        training data are dropped.
 
         Raises:
-            ValueError: A field is missing or of another type than the spec declares; the
-                message names row, field and value.
+            ValueError: A field is of another type than the spec declares; the message names row,
+                field and value.
         """
         return self._encode(observations, actions, {})
 
@@ -178,35 +257,88 @@ class FeatureEncoder:
         self,
         observations: Sequence[Values],
         actions: Sequence[Values],
-        hashed: Mapping[str, Tokens],
+        texts: Mapping[str, TextRows],
     ) -> Features:
-        """`encode`; *hashed* are texts that are hashed already."""
+        """`encode`; *texts* are hashed already."""
         if not inputs_fit(self._spec, observations, actions):
             for row, (observation, action) in enumerate(zip(observations, actions, strict=True)):
                 if problem := input_problem(self._spec, observation, action):
                     raise ValueError(f"row {row} cannot be encoded: {problem}")
         dense: list[Tensor] = [torch.empty(len(observations), 0)]
-        texts, rows_of_tables = {}, self.table_rows
-        ood_N = torch.zeros(len(observations), dtype=torch.bool)
+        tokens, linear = dict[str, Tokens](), dict[str, Tokens]()
+        flags, rows_of_tables = _Flags(len(observations)), self.table_rows
         for key, field, values in _columns(self._spec, observations, actions):
-            is_constant = key in self.constant
-            if isinstance(field, Discrete):  # a constant one may have another label now
-                one_hot_NL = _one_hot(values, field)
-                if key in self._seen:
-                    ood_N |= one_hot_NL[:, ~torch.tensor(self._seen[key])].any(dim=1)
-                dense += [] if is_constant else [one_hot_NL]
-            elif is_constant:
+            if isinstance(field, Box):
+                dense += self._encode_numbers(key, _numbers(values, field), flags)
+            elif isinstance(field, Discrete):
+                dense += self._encode_labels(key, _one_hot(values, field), flags)
+            elif key in self.constant:
                 continue
-            elif isinstance(field, Text):
-                tokens = hashed[key] if key in hashed else _hashed(values, field)
-                numbers = self._numbers.get(key)
-                tokens = tokens if numbers is None else tokens.renumber(numbers)
-                texts[key] = tokens.with_shares(rows_of_tables[key])
+            elif key not in self._texts:
+                known = hashed_tokens(values, field.buckets, self._numbers.get(key))
+                flags.add(key, IS_UNKNOWN, known.lengths == 0)
+                tokens[key] = known.with_shares(rows_of_tables[key])
             else:
-                numbers_NC = _numbers(values, field)
-                dense.append(self._standardisers[key].apply(numbers_NC))
-                ood_N |= torch.from_numpy(self._standardisers[key].is_out_of_range(numbers_NC))
-        return Features(dense=torch.cat(dense, dim=1), texts=texts, out_of_distribution=ood_N)
+                column = self._texts[key]
+                rows = texts[key] if key in texts else column.rows_of(values)
+                marks = self._encode_blanks(key, rows, column, flags)
+                dense += marks
+                parts = column.encode(rows, blank_is_known=bool(marks))
+                linear |= {f"{key}{part}": each for part, each in parts.items()}
+                embedded = parts[""].first(EMBEDDED_FEATURES)
+                tokens[key] = embedded.with_shares(rows_of_tables[key])
+        return Features(
+            dense=torch.cat(dense, dim=1),
+            texts=tokens,
+            out_of_distribution=flags.out_of_distribution_N,
+            linear_texts=linear or None,
+            flags=flags.by_text,
+        )
+
+    def _encode_numbers(self, key: str, numbers_NC: Numbers, flags: _Flags) -> list[Tensor]:
+        """Columns of a `Box`: its standardised dimensions, then marks of gaps."""
+        standardiser = self._standardisers[key]
+        gaps_C = np.array((self._gaps or {}).get(key, (False,) * numbers_NC.shape[1]))
+        unexplained_C = np.array(standardiser.kept) & ~gaps_C
+        missing_N = (np.isnan(numbers_NC) & unexplained_C).any(axis=1)
+        far_N = standardiser.is_out_of_range(numbers_NC)
+        flags.add(key, IS_MISSING, torch.from_numpy(missing_N), shrinks=self._gaps is None)
+        flags.add(key, IS_FAR, torch.from_numpy(far_N), shrinks=True)
+        columns = [standardiser.apply(numbers_NC)] if standardiser.width else []
+        if gaps_C.any():
+            marks_NC = Standardiser.unusable(numbers_NC)[:, gaps_C]
+            columns.append(torch.from_numpy(marks_NC.astype(np.float32)))
+        return columns
+
+    def _encode_labels(self, key: str, columns_NL: Tensor, flags: _Flags) -> list[Tensor]:
+        """Columns of a `Discrete` field: labels, undeclared, and missing where that was learned."""
+        has_gaps = key in (self._gaps or {})
+        missing_N = columns_NL[:, -1].bool()
+        labels_NL = columns_NL if has_gaps else columns_NL[:, :-1]
+        unknown_N = torch.zeros_like(missing_N) if has_gaps else missing_N.clone()
+        if key in self._seen:  # a field that was constant may have another label now
+            unseen_N = columns_NL[:, :-1][:, ~torch.tensor(self._seen[key])].any(dim=1)
+            flags.add(key, IS_UNSEEN, unseen_N, shrinks=self._gaps is None)
+            unknown_N |= unseen_N
+        if key in self.constant:
+            return []
+        if not has_gaps:
+            flags.add(key, IS_MISSING, missing_N, shrinks=self._gaps is None)
+        if key in self._shares and bool(unknown_N.any()):
+            labels_NL = torch.where(unknown_N[:, None], torch.tensor(self._shares[key]), labels_NL)
+        return [labels_NL]
+
+    def _encode_blanks(
+        self, key: str, rows: TextRows, column: TextColumn, flags: _Flags
+    ) -> list[Tensor]:
+        """Mark of texts that are missing or blank, if that was learned; and flags of a text."""
+        flags.add(key, IS_CUT, rows.is_cut_N)
+        flags.add(key, IS_UNKNOWN, column.is_unknown(rows))
+        if key in (self._gaps or {}):
+            return [rows.is_blank_N.float()[:, None]]
+        flags.add(key, IS_MISSING, rows.is_missing_N)
+        flags.add(key, IS_BLANK, rows.is_blank_N & ~rows.is_missing_N)
+        return []
 
     def encode_transitions(self, transitions: Sequence[Transition]) -> Features:
         """Encode recorded transitions; see `encode`."""
@@ -216,12 +348,19 @@ class FeatureEncoder:
         """Return what `from_json` needs in addition to the spec."""
         statistics = {key: item.to_json() for key, item in self._standardisers.items()}
         seen = {key: list(flags) for key, flags in self._seen.items()}
-        return {
+        saved: dict[str, object] = {
             "standardisers": statistics,
             "seen": seen,
             "constant": list(self.constant),
             "buckets": {key: list(kept) for key, kept in self._buckets.items()},
         }
+        if self._gaps is not None:
+            saved |= {
+                "shares": {key: list(means) for key, means in self._shares.items()},
+                "gaps": {key: list(marks) for key, marks in self._gaps.items()},
+                "texts": {key: column.to_json() for key, column in self._texts.items()},
+            }
+        return saved
 
     @classmethod
     def from_json(cls, spec: TransitionSpec, value: Mapping[str, object]) -> FeatureEncoder:
@@ -234,6 +373,7 @@ class FeatureEncoder:
         buckets = value.get("buckets", {})
         if not isinstance(buckets, Mapping):
             raise TypeError(f"the buckets of text fields must be a table, got {buckets!r:.40}")
+        texts = cast(Mapping[str, Mapping[str, Mapping[str, str]]], value.get("texts", {}))
         boxes = [key for key, field, _ in _columns(spec, (), ()) if isinstance(field, Box)]
         return cls(
             spec,
@@ -241,6 +381,9 @@ class FeatureEncoder:
             cast(Mapping[str, Sequence[bool]], value.get("seen", {})),
             cast(Sequence[str], value["constant"]),
             buckets,
+            shares=cast(Mapping[str, Sequence[float]], value.get("shares", {})),
+            gaps=cast("Mapping[str, Sequence[bool]] | None", value.get("gaps")),
+            vocabularies={key: TextColumn.from_json(each) for key, each in texts.items()},
         )
 
 
@@ -249,9 +392,9 @@ def _columns(
 ) -> Iterator[tuple[str, FieldType, list[object]]]:
     """Yield key, type and values of each input field, in the order the spec declares them."""
     for name, field in spec.observation.items():
-        yield f"observation.{name}", field, [row[name] for row in observations]
+        yield f"observation.{name}", field, [row.get(name) for row in observations]
     for name, field in spec.action.items():
-        yield f"action.{name}", field, [row[name] for row in actions]
+        yield f"action.{name}", field, [row.get(name) for row in actions]
 
 
 def _text_fields(spec: TransitionSpec) -> Iterator[tuple[str, Text]]:
@@ -259,6 +402,11 @@ def _text_fields(spec: TransitionSpec) -> Iterator[tuple[str, Text]]:
     for key, field, _ in _columns(spec, (), ()):
         if isinstance(field, Text):
             yield key, field
+
+
+def _is_gap(missing_N: NDArray[np.generic]) -> bool:
+    """Whether values are missing often enough to learn from, and not always."""
+    return bool(MIN_GAPS <= np.count_nonzero(missing_N) < len(missing_N))
 
 
 def _checked_buckets(key: str, field: Text, buckets: Sequence[int]) -> tuple[int, ...]:
@@ -280,23 +428,11 @@ def _positions(buckets: Sequence[int], count: int) -> Tensor:
     return positions
 
 
-def _hashed(values: Sequence[object], field: Text) -> Tokens:
-    """Hash the texts of all rows, each distinct string once."""
-    known = dict[object, list[int]]()
-    rows = []
-    for value in values:
-        row = known.get(value) if isinstance(value, str) else None
-        if row is None:
-            row = buckets_of(cast(str, value), field.buckets)
-            if isinstance(value, str):
-                known[value] = row
-        rows.append(row)
-    return Tokens.of(rows)
-
-
 def _numbers(values: Sequence[object], field: Box) -> Numbers:
-    """Convert recorded values of *field* to ``[N, C]`` float64."""
+    """Convert recorded values of *field* to ``[N, C]`` float64; a missing one becomes NaN."""
     width = field.shape[0] if field.shape else 1
+    if field.shape and any(map(is_missing, values)):
+        values = [(None,) * width if is_missing(value) else value for value in values]
     flat = chain.from_iterable(cast("Sequence[Sequence[float]]", values)) if field.shape else values
     return np.fromiter(flat, dtype=np.float64, count=len(values) * width).reshape(
         len(values), width
@@ -304,27 +440,10 @@ def _numbers(values: Sequence[object], field: Box) -> Numbers:
 
 
 def _one_hot(values: Sequence[object], field: Discrete) -> Tensor:
-    """Return ``[N, labels + 1]`` float32; the last column marks undeclared labels."""
+    """Return ``[N, labels + 2]`` float32; the last columns mark undeclared and missing labels."""
     position = {label: index for index, label in enumerate(field.values)}
-    unknown = len(field.values)
-    rows = torch.tensor([position.get(label, unknown) for label in labels_of(values)])
-    return torch.nn.functional.one_hot(rows.long(), unknown + 1).float()
-
-
-def buckets_of(text: str | Sequence[str], buckets: int) -> list[int]:
-    """Hash *text* into numbers below *buckets*, alike in every process and Python version.
-
-    A string is split into words and punctuation marks; these and each adjacent pair are hashed.
-    A list holds tokens that its author chose; each is hashed unchanged. Tokens after the first
-    512 are dropped.
-    """
-    if not isinstance(text, str):
-        return [_bucket(token, buckets) for token in text[:MAX_TOKENS]]
-    tokens = _TOKEN.findall(text)[:MAX_TOKENS]
-    pairs = [f"{first} {second}" for first, second in pairwise(tokens)]
-    return [_bucket(token, buckets) for token in tokens + pairs]
-
-
-@lru_cache(maxsize=1 << 16)
-def _bucket(token: str, buckets: int) -> int:
-    return zlib.crc32(token.encode("utf-8", "surrogatepass")) % buckets
+    undeclared, missing = len(field.values), len(field.values) + 1
+    rows = torch.tensor([position.get(label, undeclared) for label in labels_of(values)])
+    if set(map(type, values)) != {str}:
+        rows[torch.tensor(list(map(is_missing, values)), dtype=torch.bool)] = missing
+    return torch.nn.functional.one_hot(rows.long(), missing + 1).float()

@@ -66,15 +66,21 @@ class Standardiser:
         standard_NC = np.nan_to_num(np.clip(standard_NC, -CLIP, CLIP), nan=0.0)
         return torch.from_numpy(standard_NC[:, np.array(self.kept)].astype(np.float32))
 
-    def is_out_of_range(self, values_NC: Numbers) -> NDArray[np.bool_]:
-        """Return ``[N]`` bool: whether a kept dimension is missing or far outside the range.
+    @staticmethod
+    def unusable(values_NC: Numbers) -> NDArray[np.bool_]:
+        """Whether each number is missing, infinite, or too large; see `schema.is_usable`."""
+        return ~_is_usable(values_NC)
 
-        Far means that the distance from the range exceeds its width.
+    def is_out_of_range(self, values_NC: Numbers) -> NDArray[np.bool_]:
+        """Return ``[N]`` bool: whether a kept dimension is far outside the range.
+
+        Far means that the distance from the range exceeds its width. Numbers that are too large to
+        be used are far, missing ones are not.
         """
         squeezed_NC = self._squeezed(values_NC)
         low, high = np.array(self.low), np.array(self.high)
         distance_NC = np.maximum(low - squeezed_NC, squeezed_NC - high)
-        near_NC = distance_NC <= high - low  # NaN compares false
+        near_NC = (distance_NC <= high - low) | np.isnan(values_NC)  # NaN compares false
         return np.asarray((~near_NC & np.array(self.kept)).any(axis=1))
 
     def invert(self, mean_NK: Tensor, variance_NK: Tensor) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,7 @@ class TextField(_Table):
     """Text that is embedded by hashing; see `Text`."""
 
     type: Literal["text"]
-    buckets: int = 2048
+    buckets: int = Text().buckets
 
 
 FieldTable: TypeAlias = Annotated[BoxField | DiscreteField | TextField, Field(discriminator="type")]

@@ -117,7 +117,7 @@ def decode_flat_record(line: bytes, keys: RecordKeys) -> DecodedRecord:
 
     Each field is kept both as observation and as next observation, so that the definition may
     declare any of them as input or target. Numbers, strings, booleans and flat lists are kept; null
-    counts as missing, and any other list is kept as JSON text.
+    counts as missing, also among numbers, and any other list is kept as JSON text.
 
     Raises:
         ValueError: The group is missing, or a value cannot be recorded.
@@ -210,6 +210,8 @@ def _name(values: Mapping[str, object], key: str) -> str:
 
 
 def _is_flat(items: Sequence[object]) -> bool:
-    return all(isinstance(item, str) for item in items) or all(
-        isinstance(item, int | float) and not isinstance(item, bool) for item in items
+    present = [item for item in items if item is not None]
+    return all(isinstance(item, str) for item in items) or (
+        bool(present)
+        and all(isinstance(item, int | float) and not isinstance(item, bool) for item in present)
     )

@@ -33,6 +33,7 @@ from infrastructure.trajectories.record_source.sample import (
     detect_format,
     read_sample,
 )
+from infrastructure.trajectories.schema import is_missing
 from infrastructure.trajectories.split import (
     MIN_HELD_OUT_GROUPS,
     MIN_TRAINING_TRANSITIONS,
@@ -41,6 +42,7 @@ from infrastructure.trajectories.split import (
 
 _AGENT = "agent"
 _MAX_NAMES = 20  # that a message lists
+_LEAST_SHARE = 0.05  # of the records, which must have a field so that it is proposed
 _GROUPS = ("group", "episode", "conversation", "task", "session", "ticket", "thread", "trajectory")
 _TARGETS = ("reward", "score", "success", "solved", "outcome", "passed", "result", "rating")
 
@@ -275,7 +277,7 @@ def _own(
 
 def _name_what_is_missing(proposal: Proposal, fields: Mapping[str, FieldType]) -> None:
     if not proposal.observation:
-        proposal.missing.append("an observation: no input field is in every record and varies")
+        proposal.missing.append("an observation: no input field is in enough records and varies")
     if not proposal.targets:
         there = ", ".join(name for name, kind in fields.items() if not isinstance(kind, Text))
         how = f"name it with --target, of: {there}" if there else "no field could be one"
@@ -284,7 +286,7 @@ def _name_what_is_missing(proposal: Proposal, fields: Mapping[str, FieldType]) -
 
 def _absent(targets: Sequence[str], fields: Mapping[str, FieldType]) -> list[str]:
     return [
-        f"the target {name!r}: it is not in every record, does not vary, or is text"
+        f"the target {name!r}: it is in too few records, does not vary, or is text"
         for name in targets
         if name not in fields or isinstance(fields[name], Text)
     ]
@@ -309,17 +311,27 @@ def _find_group(rows: Sequence[Mapping[str, FieldValue]], names: Sequence[str]) 
 
 
 def _fields(
-    proposal: Proposal, part: str, rows: Sequence[Mapping[str, FieldValue]]
+    proposal: Proposal, part: str, rows: Sequence[Mapping[str, FieldValue | None]]
 ) -> dict[str, FieldType]:
-    """The types of the fields that every row has and that vary; notes name the others."""
+    """The types of the fields that enough rows have and that vary; notes name the others."""
     fields: dict[str, FieldType] = {}
     for name in sorted({name for row in rows for name in row}):
-        values = [row[name] for row in rows if name in row]
+        values = [
+            value for row in rows if (value := row.get(name)) is not None and not is_missing(value)
+        ]
+        if not values:
+            continue
         kind, why = field_type(name, values)
-        if len(values) < len(rows):
-            why = f"{len(rows) - len(values)} of {len(rows)} records lack it"
+        lacking = f"{len(rows) - len(values)} of {len(rows)} records lack it"
+        if len(values) < _LEAST_SHARE * len(rows):
+            why = lacking
         if kind is not None and not why:
             fields[name] = kind
+            if len(values) < len(rows):
+                proposal.notes.append(
+                    f"{part} {name!r}: {lacking}; it counts as missing there, and as a target it "
+                    "keeps them out of training"
+                )
             if remark := doubt_about(kind, values):
                 proposal.notes.append(f"{part} {name!r}: {remark}")
         elif name not in ("reward", "terminated") or part == "record":
@@ -339,7 +351,7 @@ def _field(kind: FieldType) -> str:
     if isinstance(kind, Discrete):
         return f'{{ type = "discrete", values = {_value(list(kind.values))} }}'
     if isinstance(kind, Text):
-        return f'{{ type = "text", buckets = {kind.buckets} }}'
+        return '{ type = "text" }'
     shape = f", shape = {list(kind.shape)}" if kind.shape else ""
     return f'{{ type = "box"{shape}{", delta = true" if kind.delta else ""} }}'
 

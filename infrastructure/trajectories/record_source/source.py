@@ -347,7 +347,7 @@ def _kind_of(error: ValueError) -> str:
     return str(error).partition(", got ")[0].partition(" at column ")[0][:200]
 
 
-def _parts(transition: Transition) -> tuple[Mapping[str, FieldValue], ...]:
+def _parts(transition: Transition) -> tuple[Mapping[str, FieldValue | None], ...]:
     return transition.observation, transition.action, transition.next_observation
 
 

@@ -18,7 +18,7 @@ from infrastructure.world_model.fitting.training_data import DataPart, TrainingD
 from infrastructure.world_model.networks import LinearNetwork, NetworkShape
 from infrastructure.world_model.networks.text import TextBags
 
-PENALTIES = (3e-2, 3e-3, 3e-4, 3e-5, 1e-5)
+PENALTIES = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
 MAX_ITERATIONS = 100
 
 
@@ -32,7 +32,7 @@ def fit_linear(data: TrainingData) -> LinearNetwork:
     best, best_loss = network, float("inf")
     for penalty in PENALTIES:  # from strong to weak; each fit starts from the previous one
         _minimise(network, outputs, partial(_fit_loss, part=data.train, codec=data.codec), penalty)
-        _set_variances(network, data.train)
+        _set_variances(network, data.calibration)
         loss = _held_out_loss(network, data.calibration, data.codec)
         if loss >= best_loss:
             break
@@ -42,9 +42,9 @@ def fit_linear(data: TrainingData) -> LinearNetwork:
 
 def _outputs(network: LinearNetwork, part: DataPart) -> Callable[[], Tensor]:
     """Return a function that computes the outputs for *part*, ``[N, O]``, from current weights."""
-    dense, texts = part.features.dense, part.features.texts
+    dense, texts = part.features.dense, part.features.linear_texts or part.features.texts
     tables = [table.get_parameter("bag.weight") for table in network.embeddings]
-    embed = [_embedding(texts[name], buckets) for name, buckets in network.shape.texts.items()]
+    embed = [_embedding(texts[name], buckets) for name, buckets in network.texts.items()]
 
     def compute() -> Tensor:
         output_NO = dense @ network.weight + network.bias
@@ -60,7 +60,7 @@ def _embedding(tokens: Tokens, buckets: int) -> Callable[[Tensor], Tensor]:
     shares_NB = tokens.shares
     if shares_NB is not None:
         return lambda table_BO: shares_NB @ table_BO
-    return TextBags(tokens.buckets, tokens.offsets, buckets).embed
+    return TextBags(tokens.buckets, tokens.offsets, tokens.weights, buckets).embed
 
 
 def _minimise(

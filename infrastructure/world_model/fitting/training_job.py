@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import torch
@@ -76,7 +76,7 @@ def training_job(
     """
     batch_size = min(plan.batch_size, len(data.train.features))
     stream = BatchStream(
-        part=data.train,
+        part=replace(data.train, features=data.train.features.without_linear()),
         batch_size=batch_size,
         steps_per_epoch=plan.steps_per_epoch,
         seed=plan.seed,

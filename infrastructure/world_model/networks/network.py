@@ -30,6 +30,7 @@ from infrastructure.fleet.agreement import (
 )
 from infrastructure.fleet.forms import Call, NotStackableError, Outputs, StackedForm
 from infrastructure.trajectories.encoding.encoder import FeatureEncoder
+from infrastructure.trajectories.encoding.features import LINEAR_PREFIX
 from infrastructure.trajectories.encoding.targets import TargetCodec
 from infrastructure.world_model.networks.text import (
     TextEmbedding,
@@ -48,12 +49,14 @@ class NetworkShape:
         texts: Number of rows in the table of each text field.
         boxes: Number of varying dimensions of each `Box` target.
         labels: Number of labels of each `Discrete` target.
+        linear_texts: Number of rows in each table of the linear model; None for those of `texts`.
     """
 
     dense: int
     texts: Mapping[str, int]
     boxes: Mapping[str, int]
     labels: Mapping[str, int]
+    linear_texts: Mapping[str, int] | None = None
 
     @classmethod
     def of(
@@ -69,6 +72,7 @@ class NetworkShape:
         return cls(
             dense=encoder.dense_width,
             texts=encoder.table_rows if spare_rows else encoder.text_rows,
+            linear_texts=encoder.linear_rows,
             boxes={name: size for name, size in heads.items() if not codec.is_discrete(name)},
             labels={name: size for name, size in heads.items() if codec.is_discrete(name)},
         )
@@ -207,6 +211,9 @@ class LinearNetwork(nn.Module):
     """Multinomial logistic and linear regression: the baseline, as an ensemble of one member.
 
     Its variances are constants, set by `fit_linear`.
+
+    Attributes:
+        texts: Number of rows in each table.
     """
 
     log_variance: Tensor
@@ -216,9 +223,11 @@ class LinearNetwork(nn.Module):
         self.shape = shape
         boxes = sum(shape.boxes.values())
         outputs = boxes + sum(shape.labels.values())
-        self.embeddings = nn.ModuleList(
-            TextEmbedding(rows, outputs) for rows in shape.texts.values()
-        )
+        texts, self._prefix = shape.linear_texts, LINEAR_PREFIX
+        if texts is None:
+            texts, self._prefix = shape.texts, ""
+        self.texts = texts
+        self.embeddings = nn.ModuleList(TextEmbedding(rows, outputs) for rows in texts.values())
         self.weight = nn.Parameter(torch.zeros(shape.dense, outputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
         for table in self.embeddings:
@@ -228,8 +237,8 @@ class LinearNetwork(nn.Module):
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return raw head outputs with ``M == 1``."""
         output_NO = inputs["dense"] @ self.weight + self.bias
-        for name, table in zip(self.shape.texts, self.embeddings, strict=True):
-            output_NO = output_NO + table(*field_inputs(inputs, name))
+        for name, table in zip(self.texts, self.embeddings, strict=True):
+            output_NO = output_NO + table(*field_inputs(inputs, self._prefix + name))
         return self.heads(output_NO)
 
     def heads(self, output_NO: Tensor) -> dict[str, Tensor]:
@@ -313,7 +322,7 @@ def _layers_agree(layers: Sequence[Tensor], rows: int) -> bool:
 
 
 def without_spare_rows(state: Mapping[str, Tensor], shape: NetworkShape) -> dict[str, Tensor]:
-    """Cut the text tables of an `EnsembleNetwork` or a `LinearNetwork` to the rows of *shape*.
+    """Cut the text tables of an `EnsembleNetwork` to the rows of *shape*.
 
     Args:
         state: Its ``state_dict``.

@@ -1,7 +1,7 @@
-"""Embedded text: a row's tokens are rows of a table, summed and divided by sqrt(their number).
+"""Embedded text: a row's tokens are rows of a table, added with the tokens' weights.
 
-The expected magnitude is so independent of the length of a text; a text without tokens gives
-zeros. All of it is float32, also under autocast.
+The expected magnitude is independent of the length of a text, as their squares add up to 1; a text
+without tokens gives zeros. All of it is float32, also under autocast.
 
 Shapes: N rows, T tokens of all of them, B buckets of a field's table, W width, F networks.
 """
@@ -34,37 +34,47 @@ class TextBags:
     Args:
         buckets_T: Bucket of each token, int64, row after row.
         offsets_N: Index of each row's first token, int64.
+        weights_T: Factor of each token's row.
         buckets: Number of buckets.
     """
 
-    def __init__(self, buckets_T: Tensor, offsets_N: Tensor, buckets: int) -> None:
+    def __init__(
+        self, buckets_T: Tensor, offsets_N: Tensor, weights_T: Tensor, buckets: int
+    ) -> None:
         self.buckets_T, self.offsets_N, self._buckets = buckets_T, offsets_N, buckets
-        ends_N = torch.cat([offsets_N[1:], offsets_N.new_tensor([len(buckets_T)])])
-        self._lengths_N = ends_N - offsets_N
-        self._scale_N1 = self._lengths_N.clamp(min=1).float().rsqrt()[:, None]
+        self.weights_T = weights_T.float()
 
     def embed(self, table_BW: Tensor) -> Tensor:
         """The rows' embeddings, ``[N, W]`` float32."""
         table_BW = table_BW.float()
         if table_BW.device.type == "cpu":
             summed_NW: Tensor = _Sums.apply(table_BW, self)
-        else:
-            summed_NW = functional.embedding_bag(
-                self.buckets_T, table_BW, self.offsets_N, mode="sum"
-            )
-        return summed_NW * self._scale_N1
+            return summed_NW
+        return self.sum(table_BW)
+
+    def sum(self, table_BW: Tensor) -> Tensor:
+        """Weighted sums of rows of *table_BW*, ``[N, W]``."""
+        return functional.embedding_bag(
+            self.buckets_T,
+            table_BW,
+            self.offsets_N,
+            mode="sum",
+            per_sample_weights=self.weights_T,
+        )
 
     @cached_property
-    def rows_by_bucket(self) -> tuple[Tensor, Tensor]:
-        """Row of each token in the order of their buckets, and where each bucket's begin."""
+    def rows_by_bucket(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Row and weight of each token in the order of buckets, and where each bucket begins."""
         if self._buckets <= _SHORT:
             order_T = self.buckets_T.numpy().astype(np.uint16).argsort(kind="stable")
         else:
             order_T = self.buckets_T.numpy().argsort(kind="stable")
-        rows_N = torch.arange(len(self._lengths_N))
-        rows_T = rows_N.repeat_interleave(self._lengths_N, output_size=len(self.buckets_T))
+        tokens, order = len(self.buckets_T), torch.from_numpy(order_T)
+        ends_N = torch.cat([self.offsets_N[1:], self.offsets_N.new_tensor([tokens])])
+        rows_N = torch.arange(len(ends_N))
+        rows_T = rows_N.repeat_interleave(ends_N - self.offsets_N, output_size=tokens)
         counts_B = self.buckets_T.bincount(minlength=self._buckets)
-        return rows_T[torch.from_numpy(order_T)], counts_B.cumsum(0) - counts_B
+        return rows_T[order], self.weights_T[order], counts_B.cumsum(0) - counts_B
 
 
 class _Sums(torch.autograd.Function):
@@ -72,14 +82,18 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, table_BW: Tensor, bags: TextBags) -> Tensor:
-        ctx.bags, table_BW = bags, table_BW.detach()
-        return functional.embedding_bag(bags.buckets_T, table_BW, bags.offsets_N, mode="sum")
+        ctx.bags = bags
+        return bags.sum(table_BW.detach())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        [gradient_NW], (rows_T, offsets_B) = gradients, ctx.bags.rows_by_bucket
+        [gradient_NW], (rows_T, weights_T, offsets_B) = gradients, ctx.bags.rows_by_bucket
         return functional.embedding_bag(
-            rows_T, gradient_NW.contiguous(), offsets_B, mode="sum"
+            rows_T,
+            gradient_NW.contiguous(),
+            offsets_B,
+            mode="sum",
+            per_sample_weights=weights_T,
         ), None
 
 
@@ -95,18 +109,27 @@ class TextEmbedding(nn.Module):
         self.bag = nn.EmbeddingBag(rows, width, mode="mean")
 
     def forward(
-        self, buckets_T: Tensor, offsets_N: Tensor, shares_NB: Tensor | None = None
+        self,
+        buckets_T: Tensor,
+        offsets_N: Tensor,
+        weights_T: Tensor,
+        shares_NB: Tensor | None = None,
     ) -> Tensor:
         """Embed rows of tokens: ``[N, W]`` float32.
 
         Args:
+            weights_T: See `Tokens`.
             shares_NB: See `Tokens`; it may have more columns than the table has rows.
         """
-        return embed_text(self.bag.weight, buckets_T, offsets_N, shares_NB)
+        return embed_text(self.bag.weight, buckets_T, offsets_N, weights_T, shares_NB)
 
 
 def embed_text(
-    table_BW: Tensor, buckets_T: Tensor, offsets_N: Tensor, shares_NB: Tensor | None = None
+    table_BW: Tensor,
+    buckets_T: Tensor,
+    offsets_N: Tensor,
+    weights_T: Tensor,
+    shares_NB: Tensor | None = None,
 ) -> Tensor:
     """`TextEmbedding` with the weights *table_BW*."""
     buckets, device = len(table_BW), table_BW.device.type
@@ -116,13 +139,18 @@ def embed_text(
         else nullcontext()
     ):
         if shares_NB is None:
-            return TextBags(buckets_T, offsets_N, buckets).embed(table_BW)
+            return TextBags(buckets_T, offsets_N, weights_T, buckets).embed(table_BW)
         return shares_NB[:, :buckets].float() @ table_BW.float()
 
 
-def field_inputs(inputs: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor, Tensor | None]:
+def field_inputs(
+    inputs: Mapping[str, Tensor], name: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """What `embed_text` takes of the text field *name*, besides the table."""
-    return inputs[f"{name}.buckets"], inputs[f"{name}.offsets"], inputs.get(f"{name}.shares")
+    buckets, offsets, weights = (
+        inputs[f"{name}.{part}"] for part in ("buckets", "offsets", "weights")
+    )
+    return buckets, offsets, weights, inputs.get(f"{name}.shares")
 
 
 def embed_texts(table_FBW: Tensor, calls: Sequence[Call], name: str) -> Tensor:

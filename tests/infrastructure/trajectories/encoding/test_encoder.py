@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infrastructure.agent_contract.transition import Box, Discrete, Text, TransitionSpec
-from infrastructure.trajectories.encoding.encoder import FeatureEncoder, buckets_of
+from infrastructure.trajectories.encoding.encoder import FeatureEncoder
+from infrastructure.trajectories.encoding.hashed_texts import buckets_of
 
 SPEC = TransitionSpec(
     observation={"speed": Box(), "pose": Box(shape=(2,)), "kind": Discrete(values=("a", "b"))},

@@ -144,13 +144,15 @@ def test_the_magnitude_of_a_text_does_not_depend_on_its_length():
     torch.nn.init.normal_(embedding.bag.weight)
     short, long = Tokens.of([range(4)]), Tokens.of([range(400)])
     for tokens in (short, long):
-        assert embedding(tokens.buckets, tokens.offsets).std().item() == pytest.approx(1.0, abs=0.2)
+        assert embedding(
+            tokens.buckets, tokens.offsets, tokens.weights
+        ).std().item() == pytest.approx(1.0, abs=0.2)
 
 
 def test_rows_without_any_token_train():
     tokens = Tokens.of([[], []])
     embedding = TextEmbedding(8, 2)
-    output = embedding(tokens.buckets, tokens.offsets)
+    output = embedding(tokens.buckets, tokens.offsets, tokens.weights)
     assert output.tolist() == [[0, 0], [0, 0]]
     output.sum().backward()
     assert embedding.bag.weight.grad.abs().sum() == 0
@@ -178,6 +180,7 @@ def test_a_fleet_of_networks_has_the_bits_of_each(precision, rows, hidden):
             **code.take(torch.randint(40, (rows,), generator=generator)).inputs("code"),
             "words.buckets": torch.randint(128, (3 * rows,), generator=generator),
             "words.offsets": torch.arange(0, 3 * rows, 3),
+            "words.weights": torch.rand(3 * rows, generator=generator),
             "target.state": torch.randn(rows, 2, generator=generator),
             "target.outcome": torch.randint(4, (rows,), generator=generator),
         }

@@ -15,7 +15,7 @@ def test_texts_and_gradients_are_those_of_an_embedding_bag(buckets):
     table = torch.randn(buckets, 6, generator=generator).requires_grad_()
     means = functional.embedding_bag(tokens.buckets, table, tokens.offsets, mode="mean")
     expected = means * tokens.lengths.sqrt()[:, None]
-    embedded = embed_text(table, tokens.buckets, tokens.offsets, tokens.shares)
+    embedded = embed_text(table, tokens.buckets, tokens.offsets, tokens.weights, tokens.shares)
     weight = torch.randn(expected.shape, generator=generator)
     assert torch.allclose(embedded, expected, atol=1e-6)
     (expected_gradient,) = torch.autograd.grad(expected, table, weight)
@@ -25,21 +25,21 @@ def test_texts_and_gradients_are_those_of_an_embedding_bag(buckets):
 
 def test_the_same_bags_serve_several_tables():
     tokens = Tokens.of([[1, 2], [3]])
-    bags = TextBags(tokens.buckets, tokens.offsets, 100)
+    bags = TextBags(tokens.buckets, tokens.offsets, tokens.weights, 100)
     for seed in range(2):
         table = torch.randn(100, 4, generator=torch.Generator().manual_seed(seed))
         table.requires_grad_()
         bags.embed(table).square().sum().backward()
         own = table.detach().clone().requires_grad_()
-        embed_text(own, tokens.buckets, tokens.offsets).square().sum().backward()
+        embed_text(own, tokens.buckets, tokens.offsets, tokens.weights).square().sum().backward()
         assert torch.equal(table.grad, own.grad)
 
 
 def test_a_table_may_have_fewer_rows_than_there_are_shares():
     tokens, table = Tokens.of([[1, 2], [3]]).with_shares(8), torch.randn(4, 3)
-    expected = embed_text(table, tokens.buckets, tokens.offsets)
+    expected = embed_text(table, tokens.buckets, tokens.offsets, tokens.weights)
     assert torch.allclose(
-        embed_text(table, tokens.buckets, tokens.offsets, tokens.shares), expected
+        embed_text(table, tokens.buckets, tokens.offsets, tokens.weights, tokens.shares), expected
     )
 
 
@@ -47,9 +47,11 @@ def test_a_table_may_have_fewer_rows_than_there_are_shares():
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 def test_text_stays_in_float32_under_autocast(buckets, half):
     tokens, bag = Tokens.of([[1, 2], [3]]).with_shares(buckets), nn.EmbeddingBag(buckets, 4)
-    full = embed_text(bag.weight, tokens.buckets, tokens.offsets, tokens.shares)
+    full = embed_text(bag.weight, tokens.buckets, tokens.offsets, tokens.weights, tokens.shares)
     with torch.autocast("cpu", dtype=half):
-        under = embed_text(bag.weight, tokens.buckets, tokens.offsets, tokens.shares)
+        under = embed_text(
+            bag.weight, tokens.buckets, tokens.offsets, tokens.weights, tokens.shares
+        )
     assert torch.equal(under, full)
 
 
