@@ -20,7 +20,6 @@ from infrastructure.agent_contract.agent import InsufficientDataError, RecordedT
 from infrastructure.agent_contract.transition import (
     Discrete,
     FieldType,
-    FieldValue,
     Transition,
 )
 from infrastructure.trajectories.record_source import (

@@ -1,7 +1,7 @@
 """Checks whole columns of recorded values at once, many times as fast as value by value.
 
 A check that passes is certain. One that fails only says that some value is unusual, and perhaps
-fine: `input_problem` and `target_problem` then decide, and name the value.
+fine: `transition_problem` then decides, and names the value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
-from infrastructure.trajectories.schema import MAX_MAGNITUDE, Values, is_missing, label_of
+from infrastructure.trajectories.schema import (
+    MAX_MAGNITUDE,
+    Values,
+    is_empty,
+    is_missing,
+    label_of,
+)
 
 _NUMBERS: frozenset[type] = frozenset({float, int, bool})
 _TEXTS: frozenset[type] = frozenset({str})
@@ -53,7 +59,9 @@ def _present(column: list[Any]) -> list[Any]:
 
 
 def transitions_fit(spec: TransitionSpec, transitions: Sequence[Transition]) -> bool:
-    """Whether no transition has an `input_problem` or a `target_problem`; False if uncertain."""
+    """Whether no transition has a `transition_problem`; False if uncertain."""
+    if any(is_empty(spec, each.observation, each.action) for each in transitions):
+        return False
     observations = [transition.observation for transition in transitions]
     if not inputs_fit(spec, observations, [transition.action for transition in transitions]):
         return False

@@ -62,6 +62,24 @@ def input_problem(spec: TransitionSpec, observation: Values, action: Values) -> 
     return next(problems, None) or next(_part_problems("action", spec.action, action), None)
 
 
+def transition_problem(spec: TransitionSpec, transition: Transition) -> str | None:
+    """Return the reason why nothing can be learned from *transition*, or None.
+
+    It has an `input_problem` or a `target_problem`, or none of the declared inputs.
+    """
+    observation, action = transition.observation, transition.action
+    if is_empty(spec, observation, action):
+        names = ", ".join(map(repr, [*spec.observation, *spec.action]))
+        return f"every input is missing ({names}), got {sorted({**observation, **action})}"
+    return input_problem(spec, observation, action) or target_problem(spec, transition)
+
+
+def is_empty(spec: TransitionSpec, observation: Values, action: Values) -> bool:
+    """Whether *observation* and *action* have a value of no declared field."""
+    parts = ((spec.observation, observation), (spec.action, action))
+    return all(is_missing(values.get(name)) for fields, values in parts for name in fields)
+
+
 def target_problem(spec: TransitionSpec, transition: Transition) -> str | None:
     """Return the reason why the targets of *transition* cannot be learned, or None.
 

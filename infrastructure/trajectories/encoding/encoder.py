@@ -10,6 +10,7 @@ mark of it lets the model learn what a gap means; elsewhere the row is flagged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import cast
 
@@ -67,6 +68,36 @@ class _Flags:
                 self.out_of_distribution_N |= odd_N
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Defaults:
+    """What the training data says about values that are missing or unknown.
+
+    Attributes:
+        shares: Means of each `Discrete` field's one-hot columns.
+        gaps: Whether the model has learned what a missing value means, of each field that has
+            gaps; of a `Box`, by dimension.
+        texts: Vocabularies of each `Text` field.
+    """
+
+    shares: Mapping[str, Sequence[float]]
+    gaps: Mapping[str, Sequence[bool]]
+    texts: Mapping[str, TextColumn]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> Defaults:
+        """Read them from what `FeatureEncoder.to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: *value* does not describe them.
+        """
+        texts = cast(Mapping[str, Mapping[str, Mapping[str, str]]], value["texts"])
+        return cls(
+            shares=dict(cast(Mapping[str, Sequence[float]], value["shares"])),
+            gaps=dict(cast(Mapping[str, Sequence[bool]], value["gaps"])),
+            texts={key: TextColumn.from_json(each) for key, each in texts.items()},
+        )
+
+
 class FeatureEncoder:
     """Turns observations and actions into `Features`.
 
@@ -81,11 +112,8 @@ class FeatureEncoder:
             that occurred in the training data, ascending. Tokens are numbered by their bucket's
             position in it; tokens of other buckets are dropped. All buckets of a field without an
             entry are kept.
-        shares: Means of each `Discrete` field's one-hot columns in the training data.
-        gaps: Whether the model has learned what a missing value means, of each field that has
-            gaps; of a `Box`, by dimension. None for models saved by a version that took missing
-            and unseen values for out of distribution.
-        vocabularies: Features of each `Text` field.
+        defaults: What stands for missing and unknown values. None for models saved by a version
+            that took such values for out of distribution.
 
     Raises:
         ValueError: *buckets* are not ascending, or not buckets of their field.
@@ -98,19 +126,17 @@ class FeatureEncoder:
         seen: Mapping[str, Sequence[bool]],
         constant: Sequence[str],
         buckets: Mapping[str, Sequence[int]],
-        *,
-        shares: Mapping[str, Sequence[float]],
-        gaps: Mapping[str, Sequence[bool]] | None,
-        vocabularies: Mapping[str, TextColumn],
+        defaults: Defaults | None,
     ) -> None:
         self._spec = spec
         self._standardisers = dict(standardisers)
         self._seen = {key: tuple(flags) for key, flags in seen.items()}
-        self._shares = {key: tuple(means) for key, means in shares.items()}
-        self._gaps = None if gaps is None else {key: tuple(each) for key, each in gaps.items()}
+        known = defaults or Defaults(shares={}, gaps={}, texts={})
+        self._shrinks_unknown = defaults is None
+        self._shares, self._gaps = known.shares, known.gaps
         self.constant = tuple(constant)
         fields = {key: field for key, field in _text_fields(spec) if key not in self.constant}
-        self._texts = {key: vocabularies[key] for key in fields if key in vocabularies}
+        self._texts = {key: known.texts[key] for key in fields if key in known.texts}
         self._buckets = {
             key: _checked_buckets(key, field, buckets[key])
             for key, field in fields.items()
@@ -174,9 +200,11 @@ class FeatureEncoder:
             seen,
             constant,
             {},
-            shares=shares,
-            gaps={key: marks for key, marks in gaps.items() if any(marks)},
-            vocabularies=columns,
+            Defaults(
+                shares=shares,
+                gaps={key: marks for key, marks in gaps.items() if any(marks)},
+                texts=columns,
+            ),
         )
         return encoder, texts
 
@@ -189,7 +217,7 @@ class FeatureEncoder:
                 width += self._standardisers[key].width
             elif isinstance(field, Discrete) and key not in self.constant:
                 width += len(field.values) + 1
-            width += sum((self._gaps or {}).get(key, ()))
+            width += sum(self._gaps.get(key, ()))
         return width
 
     @property
@@ -208,7 +236,7 @@ class FeatureEncoder:
     @property
     def linear_rows(self) -> dict[str, int] | None:
         """Number of tokens of the linear model's texts; None if they are those of `text_rows`."""
-        if self._gaps is None or not self._texts:
+        if not self._texts:
             return None
         return {
             f"{key}{part}": len(vocabulary)
@@ -298,11 +326,11 @@ class FeatureEncoder:
     def _encode_numbers(self, key: str, numbers_NC: Numbers, flags: _Flags) -> list[Tensor]:
         """Columns of a `Box`: its standardised dimensions, then marks of gaps."""
         standardiser = self._standardisers[key]
-        gaps_C = np.array((self._gaps or {}).get(key, (False,) * numbers_NC.shape[1]))
+        gaps_C = np.array(self._gaps.get(key, (False,) * numbers_NC.shape[1]))
         unexplained_C = np.array(standardiser.kept) & ~gaps_C
         missing_N = (np.isnan(numbers_NC) & unexplained_C).any(axis=1)
         far_N = standardiser.is_out_of_range(numbers_NC)
-        flags.add(key, IS_MISSING, torch.from_numpy(missing_N), shrinks=self._gaps is None)
+        flags.add(key, IS_MISSING, torch.from_numpy(missing_N), shrinks=self._shrinks_unknown)
         flags.add(key, IS_FAR, torch.from_numpy(far_N), shrinks=True)
         columns = [standardiser.apply(numbers_NC)] if standardiser.width else []
         if gaps_C.any():
@@ -312,18 +340,18 @@ class FeatureEncoder:
 
     def _encode_labels(self, key: str, columns_NL: Tensor, flags: _Flags) -> list[Tensor]:
         """Columns of a `Discrete` field: labels, undeclared, and missing where that was learned."""
-        has_gaps = key in (self._gaps or {})
+        has_gaps = key in self._gaps
         missing_N = columns_NL[:, -1].bool()
         labels_NL = columns_NL if has_gaps else columns_NL[:, :-1]
         unknown_N = torch.zeros_like(missing_N) if has_gaps else missing_N.clone()
         if key in self._seen:  # a field that was constant may have another label now
             unseen_N = columns_NL[:, :-1][:, ~torch.tensor(self._seen[key])].any(dim=1)
-            flags.add(key, IS_UNSEEN, unseen_N, shrinks=self._gaps is None)
+            flags.add(key, IS_UNSEEN, unseen_N, shrinks=self._shrinks_unknown)
             unknown_N |= unseen_N
         if key in self.constant:
             return []
         if not has_gaps:
-            flags.add(key, IS_MISSING, missing_N, shrinks=self._gaps is None)
+            flags.add(key, IS_MISSING, missing_N, shrinks=self._shrinks_unknown)
         if key in self._shares and bool(unknown_N.any()):
             labels_NL = torch.where(unknown_N[:, None], torch.tensor(self._shares[key]), labels_NL)
         return [labels_NL]
@@ -334,7 +362,7 @@ class FeatureEncoder:
         """Mark of texts that are missing or blank, if that was learned; and flags of a text."""
         flags.add(key, IS_CUT, rows.is_cut_N)
         flags.add(key, IS_UNKNOWN, column.is_unknown(rows))
-        if key in (self._gaps or {}):
+        if key in self._gaps:
             return [rows.is_blank_N.float()[:, None]]
         flags.add(key, IS_MISSING, rows.is_missing_N)
         flags.add(key, IS_BLANK, rows.is_blank_N & ~rows.is_missing_N)
@@ -354,7 +382,7 @@ class FeatureEncoder:
             "constant": list(self.constant),
             "buckets": {key: list(kept) for key, kept in self._buckets.items()},
         }
-        if self._gaps is not None:
+        if not self._shrinks_unknown:
             saved |= {
                 "shares": {key: list(means) for key, means in self._shares.items()},
                 "gaps": {key: list(marks) for key, marks in self._gaps.items()},
@@ -373,7 +401,6 @@ class FeatureEncoder:
         buckets = value.get("buckets", {})
         if not isinstance(buckets, Mapping):
             raise TypeError(f"the buckets of text fields must be a table, got {buckets!r:.40}")
-        texts = cast(Mapping[str, Mapping[str, Mapping[str, str]]], value.get("texts", {}))
         boxes = [key for key, field, _ in _columns(spec, (), ()) if isinstance(field, Box)]
         return cls(
             spec,
@@ -381,9 +408,7 @@ class FeatureEncoder:
             cast(Mapping[str, Sequence[bool]], value.get("seen", {})),
             cast(Sequence[str], value["constant"]),
             buckets,
-            shares=cast(Mapping[str, Sequence[float]], value.get("shares", {})),
-            gaps=cast("Mapping[str, Sequence[bool]] | None", value.get("gaps")),
-            vocabularies={key: TextColumn.from_json(each) for key, each in texts.items()},
+            None if value.get("gaps") is None else Defaults.from_json(value),
         )
 
 

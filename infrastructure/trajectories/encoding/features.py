@@ -211,8 +211,8 @@ class Features:
     def split_inputs(self, size: int) -> Iterator[dict[str, Tensor]]:
         """Yield `inputs` of each *size* rows in turn, without those of the linear model alone.
 
-        The last may be fewer. A tensor may be a view; its memory is aligned like that of a tensor of its own, so that
-        products of matrices have the same bits.
+        The last may be fewer. A tensor may be a view; its memory is aligned like that of a tensor
+        of its own, so that products of matrices have the same bits.
         """
         texts = [tokens.split_inputs(name, size) for name, tokens in self.texts.items()]
         for dense in split_rows(self.dense, size):

@@ -43,7 +43,7 @@ from infrastructure.trajectories.record_source.positions import (
 )
 from infrastructure.trajectories.record_source.report import SourceReport
 from infrastructure.trajectories.replay_buffer import ReplayBuffer
-from infrastructure.trajectories.schema import input_problem, target_problem
+from infrastructure.trajectories.schema import transition_problem
 
 RECORD_KEY = "source_record"
 """Name in `Transition.info` of the identity of the record that a transition was made from."""
@@ -306,8 +306,7 @@ class RecordSource:
             known.add(mark)
             is_new = True
             self.report.transitions += 1
-            problem = input_problem(self.spec, transition.observation, transition.action)
-            if problem := problem or target_problem(self.spec, transition):
+            if problem := transition_problem(self.spec, transition):
                 reason = problem.partition(", got ")[0]
                 self.report.misfits[reason] += 1
                 self.report.first.setdefault(reason, place)

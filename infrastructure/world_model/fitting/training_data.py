@@ -17,7 +17,7 @@ from infrastructure.trajectories import Part, split_by_group
 from infrastructure.trajectories.column_checks import transitions_fit
 from infrastructure.trajectories.encoding import FeatureEncoder, Features, Outcomes, TargetCodec
 from infrastructure.trajectories.history import with_history
-from infrastructure.trajectories.schema import input_problem, target_problem
+from infrastructure.trajectories.schema import transition_problem
 from infrastructure.trajectories.split import MIN_HELD_OUT_GROUPS, MIN_TRAINING_TRANSITIONS
 from infrastructure.world_model.fitting.ranking_loss import number_states
 
@@ -160,7 +160,7 @@ def _usable(
             usable += together
             continue
         for transition in together:
-            problem = _problem(spec, transition)
+            problem = transition_problem(spec, transition)
             if problem is None:
                 usable.append(transition)
             else:
@@ -168,11 +168,6 @@ def _usable(
                 problems[reason] += 1
                 examples.setdefault(reason, problem)
     return usable, {examples[reason]: count for reason, count in problems.items()}
-
-
-def _problem(spec: TransitionSpec, transition: Transition) -> str | None:
-    observation, action = transition.observation, transition.action
-    return input_problem(spec, observation, action) or target_problem(spec, transition)
 
 
 def _describe_unusable(unusable: Mapping[str, int]) -> list[str]:

@@ -121,6 +121,8 @@ class EnsembleNetwork(nn.Module):
         self.embeddings = nn.ModuleList(
             TextEmbedding(rows, members * embedding) for rows in shape.texts.values()
         )
+        for table in self.embeddings:  # at 1, words of which nothing was learned drown the others
+            nn.init.normal_(table.get_parameter("bag.weight"), std=0.1)
         outputs = 2 * sum(shape.boxes.values()) + sum(shape.labels.values())
         widths = [shape.dense + embedding * len(shape.texts), hidden, hidden, outputs]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
