@@ -1,0 +1,204 @@
+"""Missing and odd values, and texts as people have them: what a model does with each."""
+
+import math
+import random
+import unicodedata
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from infrastructure.agent_contract.transition import Box, Discrete, Text, Transition, TransitionSpec
+from infrastructure.world_model import WorldModel
+from infrastructure.world_model.fitting.linear_fit import fit_linear
+from infrastructure.world_model.fitting.training_data import prepare_training_data
+
+pytestmark = pytest.mark.process  # trains for seconds
+
+TABLE = TransitionSpec(
+    observation={"x": Box(shape=(3,)), "size": Box(), "kind": Discrete(values=("a", "b", "c"))},
+    action={"text": Text()},
+    targets={"y": Box()},
+)
+
+
+def _table(gaps, rows=600):
+    generator = random.Random(0)
+    for row in range(rows):
+        x = [generator.choice((0.0, 1.0)) for _ in range(3)]
+        size, kind = generator.choice((1.0, 2.0)), generator.choice("ab")
+        word = generator.choice(("good", "bad"))
+        y = sum(x) + size + 3 * (kind == "a") + 2 * (word == "good") + generator.gauss(0, 0.1)
+        observation = {"x": x, "size": size, "kind": kind}
+        if gaps and row % 5 == 0:
+            observation = [
+                {"x": [None, *x[1:]], "size": size, "kind": kind},
+                {"x": x, "size": math.nan, "kind": kind},
+                {"x": x, "size": size, "kind": None},
+                {"x": x, "size": size},
+            ][row // 5 % 4]
+        yield Transition(
+            group=f"g{row // 4}",
+            observation=observation,
+            action={"text": f"a {word} one"},
+            next_observation={"y": y},
+        )
+
+
+@pytest.fixture(scope="module")
+def models():
+    fitted = []
+    for gaps in (False, True):
+        model = WorldModel(TABLE, members=2, hidden=16)
+        model.fit(_table(gaps), epochs=10, batch_size=64)
+        fitted.append(model)
+    return fitted
+
+
+ROW = {"x": [1.0, 1.0, 1.0], "size": 2.0, "kind": "a"}
+
+
+def _answer(model, text="a good one", **changed):
+    return model.predict_batch([ROW | changed], [{"text": text}])[0]
+
+
+@pytest.mark.parametrize("missing", [None, math.nan])
+@pytest.mark.parametrize("name", ["size", "kind"])
+def test_a_gap_known_from_training_costs_its_own_field_only(models, name, missing):
+    model = models[1]
+    full = _answer(model)
+    assert (full.warnings, full.expected_improvement) == ((), None)
+    gap = _answer(model, **{name: missing})
+    assert gap.warnings == ()
+    assert abs(gap.next_state["y"] - full.next_state["y"]) < 2.0  # the mean of y is 2 lower or more
+
+
+@pytest.mark.parametrize("name", ["x", "size", "kind"])
+def test_a_gap_unknown_from_training_is_flagged(models, name):
+    answers = [
+        _answer(models[0], **{name: None}),
+        models[0].predict_batch(
+            [{key: value for key, value in ROW.items() if key != name}], [{"text": "a good one"}]
+        )[0],
+    ]
+    for answer in answers:
+        [warning] = answer.warnings
+        assert warning.startswith(f"observation.{name} is missing")
+        assert answer.reasoning.startswith(warning)
+        assert abs(answer.next_state["y"] - _answer(models[0]).next_state["y"]) < 2.5
+
+
+def test_an_unseen_label_loses_its_own_effect_only(models):
+    for label in ("c", "never"):
+        high, low = (_answer(models[0], kind=label, size=size) for size in (2.0, 1.0))
+        assert high.next_state["y"] - low.next_state["y"] == pytest.approx(1.0, abs=0.3)
+        [warning] = high.warnings
+        assert warning.startswith("observation.kind has a label that did not occur")
+
+
+def test_a_number_out_of_range_is_flagged_by_its_field(models):
+    answer = _answer(models[0], size=1e6)
+    assert answer.warnings == ("observation.size is far outside the training data",)
+    assert answer.reasoning.startswith("not to be trusted")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("", "is blank"), (" \n", "is blank"), (None, "is missing"), ("zzz qqq", "has no word")],
+)
+def test_a_text_of_which_nothing_is_known_is_flagged(models, text, problem):
+    answer = _answer(models[0], text)
+    [warning] = answer.warnings
+    assert warning.startswith(f"action.text {problem}")
+    ends = [_answer(models[0], each).next_state["y"] for each in ("a bad one", "a good one")]
+    assert ends[0] + 0.4 < answer.next_state["y"] < ends[1] - 0.4
+
+
+def test_what_is_cut_is_told(models):
+    answer = _answer(models[0], "good " * 250_000)
+    assert any("longer than 1,048,576 characters" in warning for warning in answer.warnings)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(name=st.sampled_from(["x", "size", "kind", "text"]), value=JSON)
+def test_any_value_gives_a_finite_answer_or_names_its_field(models, name, value):
+    observation, action = (ROW, {"text": value}) if name == "text" else (ROW | {name: value}, {})
+    try:
+        [answer] = models[1].predict_batch([observation], [action])
+    except ValueError as error:
+        assert repr(name) in str(error)  # noqa: PT017 - either outcome is right
+    else:
+        assert math.isfinite(answer.next_state["y"])
+
+
+# -- texts -----------------------------------------------------------------------------------
+
+LETTER = TransitionSpec(
+    observation={"text": Text()},
+    action={},
+    targets={"label": Discrete(values=("no", "yes"))},
+    success=("label", "yes"),
+)
+
+
+def _auc(texts, count=600):
+    """AUC of the linear model on held-out texts; *texts* makes one for a label."""
+    generator = random.Random(1)
+    rows = [(generator.random() < 0.5, row) for row in range(count)]
+    transitions = [
+        Transition(
+            group=f"g{row // 4}",
+            observation={"text": texts(generator, label)},
+            action={},
+            next_observation={"label": ("no", "yes")[label]},
+        )
+        for label, row in rows
+    ]
+    data = prepare_training_data(LETTER, transitions)
+    logits = fit_linear(data)(data.test.features.inputs())["label.logits"][0]
+    scores, labels = (logits[:, 1] - logits[:, 0]).detach(), data.test.outcomes["label"]
+    pairs = scores[labels == 1][:, None] - scores[labels == 0][None, :]
+    return float(((pairs > 0) + 0.5 * (pairs == 0)).float().mean())
+
+
+@pytest.mark.parametrize(
+    ("letters", "words"),
+    [
+        ("的一是在有人这中大来上个国到说们为子和你地", ("喜欢", "讨厌")),
+        ("あいうえおかきくけこさしすせそたちつてと", ("好き", "嫌い")),
+        ("กขคงจฉชซฌญฎฏฐณดตถทธนบปผฝพ", ("ชอบ", "เกลียด")),
+    ],
+)
+def test_scripts_without_spaces_are_learned(letters, words):
+    def text(generator, label):
+        run = generator.choices(letters, k=20)
+        run.insert(generator.randrange(20), words[label])
+        return "".join(run)
+
+    assert _auc(text) > 0.9
+
+
+def test_the_last_of_700_words_decides():
+    def text(generator, label):
+        words = generator.choices([f"word{number}" for number in range(200)], k=700)
+        return " ".join([*words, ("poor", "great")[label]])
+
+    assert _auc(text, count=300) > 0.9
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda text: unicodedata.normalize("NFD", text)])
+def test_case_and_unicode_composition_do_not_matter(change):
+    rows = [{"text": f"Ein schöner Café-Besuch {number % 7}"} for number in range(50)]
+    changed = [{"text": change(row["text"])} for row in rows]
+    from infrastructure.trajectories.encoding import FeatureEncoder
+
+    encoder = FeatureEncoder.fit(LETTER, rows, [{}] * 50)
+    one, other = (encoder.encode(each, [{}] * 50).inputs() for each in (rows, changed))
+    assert all((one[name] == other[name]).all() for name in one)
