@@ -82,10 +82,9 @@ def save_model(
         states = {name: _halved(state) for name, state in states.items()}
     content, hashed = tensor_bytes(states)
     weights = folder / f"weights-{hashed.sha256[:16]}.pt"
-    encoder = model.encoder.to_json()
     description = {
         "spec": spec_to_json(model.spec),
-        "encoder": encoder,
+        "encoder": model.encoder.to_json(),
         "codec": model.codec.to_json(),
         "calibration": model.calibration.to_json(),
         "ensemble_weight": model.ensemble_weight,
@@ -96,7 +95,7 @@ def save_model(
         "extra": dict(extra),
     }
     index = {
-        "format": 4 if model.encoder.needs_format_4 else 3 if encoder["buckets"] else 2,
+        "format": model.encoder.format,
         "sha256": _digest(description),
         "model": description,
     }

@@ -126,12 +126,14 @@ class WorldModelAgent(ABC):
             training_job,
         )
         from infrastructure.world_model.networks import build_seeded
+        from infrastructure.world_model_agent.encoding_mark import set_aside_other_weights
 
         with phase("encode"):
             newest = _read_newest(transitions, self.newest_transitions)
             data = prepare_training_data(self.spec(), newest)
         for problem in data.describe_exclusions():
             context.logger.warning("training_data_incomplete", problem=problem)
+        set_aside_other_weights(context, data.encoder)
         self._data = data
         bounds = PlanBounds(
             steps=self.training_steps,

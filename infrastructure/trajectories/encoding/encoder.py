@@ -260,9 +260,11 @@ class FeatureEncoder:
         }
 
     @property
-    def needs_format_4(self) -> bool:
-        """Whether versions that read only the formats 2 and 3 cannot use the encoder."""
-        return bool(self._texts or self._gaps)
+    def format(self) -> int:
+        """Lowest format of model files whose readers can use the encoder; see `model_files`."""
+        if self._texts or self._gaps:
+            return 4
+        return 3 if self._buckets else 2
 
     def standardiser(self, key: str) -> Standardiser | None:
         """Return the statistics of the field *key*; None if it is not a `Box`."""
