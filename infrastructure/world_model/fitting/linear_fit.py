@@ -27,7 +27,7 @@ def fit_linear(data: TrainingData) -> LinearNetwork:
 
     The L2 penalty is the one with the lowest `selection_loss` on the calibration groups.
     """
-    network = LinearNetwork(NetworkShape.of(data.encoder, data.codec))
+    network = LinearNetwork(NetworkShape.of(data.encoder, data.codec, spare_rows=False))
     outputs = _outputs(network, data.train)
     best, best_loss = network, float("inf")
     for penalty in PENALTIES:  # from strong to weak; each fit starts from the previous one

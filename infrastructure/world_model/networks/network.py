@@ -66,13 +66,13 @@ class NetworkShape:
 
         Args:
             spare_rows: Whether text tables are rounded up, so that networks of similar agents
-                have the same shape; False for the rows that are used.
+                have the same shape; False for the rows that are used, and for the linear model.
         """
         heads = codec.heads
         return cls(
             dense=encoder.dense_width,
             texts=encoder.table_rows if spare_rows else encoder.text_rows,
-            linear_texts=encoder.linear_rows,
+            linear_texts=None if spare_rows else encoder.linear_rows,
             boxes={name: size for name, size in heads.items() if not codec.is_discrete(name)},
             labels={name: size for name, size in heads.items() if codec.is_discrete(name)},
         )
@@ -121,7 +121,7 @@ class EnsembleNetwork(nn.Module):
         self.embeddings = nn.ModuleList(
             TextEmbedding(rows, members * embedding) for rows in shape.texts.values()
         )
-        for table in self.embeddings:  # at 1, words of which nothing was learned drown the others
+        for table in self.embeddings:  # at 1, words that no row has taught drown the others
             nn.init.normal_(table.get_parameter("bag.weight"), std=0.1)
         outputs = 2 * sum(shape.boxes.values()) + sum(shape.labels.values())
         widths = [shape.dense + embedding * len(shape.texts), hidden, hidden, outputs]
