@@ -16,6 +16,7 @@ from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.trajectories import Part, split_by_group
 from infrastructure.trajectories.column_checks import transitions_fit
 from infrastructure.trajectories.encoding import FeatureEncoder, Features, Outcomes, TargetCodec
+from infrastructure.trajectories.encoding.encoder import IS_CUT
 from infrastructure.trajectories.history import with_history
 from infrastructure.trajectories.schema import transition_problem
 from infrastructure.trajectories.split import MIN_HELD_OUT_GROUPS, MIN_TRAINING_TRANSITIONS
@@ -81,10 +82,16 @@ class TrainingData:
         return self.parts["test"]
 
     def describe_exclusions(self) -> list[str]:
-        """Describe excluded fields and transitions, one sentence each, most frequent first."""
+        """Describe excluded fields, excluded transitions, and cut texts, one sentence each."""
         constant = (*self.encoder.constant, *self.codec.constant)
         sentences = [f"constant fields are excluded: {', '.join(constant)}"] if constant else []
-        return sentences + _describe_unusable(self.unusable)
+        cut = Counter[str]()
+        for part in self.parts.values():
+            for text, odd_N in part.features.flags.items():
+                if text.endswith(IS_CUT):
+                    cut[text] += int(odd_N.sum())
+        sentences += _describe_unusable(self.unusable)
+        return sentences + [f"in {count} transitions, {text}" for text, count in cut.items()]
 
 
 def prepare_training_data(

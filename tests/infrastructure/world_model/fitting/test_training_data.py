@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -49,7 +50,7 @@ def test_nothing_but_observation_and_action_reaches_the_input(spec, record):
 def test_transitions_that_do_not_fit_the_spec_are_excluded_and_counted(spec, record):
     transitions = record()
     broken = [
-        replace(transitions[0], observation={"x": (0.0, 0.0)}),
+        replace(transitions[0], observation={"x": "far"}),
         replace(transitions[1], reward=1e300),
         replace(transitions[2], reward=1e300),
     ]
@@ -58,6 +59,35 @@ def test_transitions_that_do_not_fit_the_spec_are_excluded_and_counted(spec, rec
     assert sum(len(part.transitions) for part in data.parts.values()) == len(transitions) - 3
     assert data.describe_exclusions()[0].startswith("2 transitions")
     assert "target 'reward'" in data.describe_exclusions()[0]
+
+
+def test_transitions_with_missing_inputs_are_kept_and_those_without_any_excluded(spec, record):
+    transitions = record()
+    gaps = [
+        replace(transitions[0], observation={"x": transitions[0].observation["x"]}),
+        replace(transitions[1], action={"kind": math.nan}),
+        replace(transitions[2], observation=transitions[2].observation | {"code": None}),
+    ]
+    without_change = replace(transitions[3], observation={"x": None, "code": "go"})
+    empty = replace(transitions[4], observation={"code": None}, action={})
+    data = prepare_training_data(spec, [*gaps, without_change, empty, *transitions[5:]])
+    assert sum(len(part.transitions) for part in data.parts.values()) == len(transitions) - 2
+    problems = sorted(data.describe_exclusions())
+    assert "every input is missing ('x', 'code', 'kind')" in problems[0]
+    assert "target 'x' is missing from next_observation or from observation" in problems[1]
+
+
+def test_texts_that_are_cut_are_counted(spec, record):
+    transitions = record()
+    long = "go bug " * 150_000
+    for row in (0, 1, 500):
+        transitions[row] = replace(
+            transitions[row], observation=transitions[row].observation | {"code": long}
+        )
+    [cut] = prepare_training_data(spec, transitions).describe_exclusions()
+    assert cut == (
+        "in 3 transitions, observation.code is longer than 1,048,576 characters: the rest is cut"
+    )
 
 
 def test_exclusions_are_counted_by_field_with_an_example(spec, record):
