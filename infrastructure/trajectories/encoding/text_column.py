@@ -132,7 +132,7 @@ class TextColumn:
         return torch.from_numpy((bags.lengths > 0) & (known_D == 0))
 
     def encode(self, rows: TextRows, *, blank_is_known: bool) -> dict[str, Tokens]:
-        """Weigh the texts; one of which nothing is known becomes the mean text.
+        """Weigh the texts; an unknown one becomes the mean text.
 
         Args:
             blank_is_known: Whether a blank text has no tokens, instead of those of the mean text.

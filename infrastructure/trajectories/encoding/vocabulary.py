@@ -70,8 +70,8 @@ class Vocabulary:
     Args:
         hashes: ``[V]`` uint32.
         idf: ``[V]`` float32, inverse document frequencies.
-        mean: ``[V]`` float32, mean weights of the training texts. They stand for a text of which
-            nothing is known.
+        mean: ``[V]`` float32, mean weights of the training texts. They stand for a text without
+            known features.
 
     Raises:
         ValueError: The sizes differ, a hash is repeated, or a number is not finite.

@@ -96,10 +96,16 @@ def test_arrays_are_taken_as_lists():
     assert read.terminated is True
 
 
-@pytest.mark.parametrize("value", [None, {"a": 1}, [[1.0]], [1, "a"], np.zeros((2, 2)), object()])
+@pytest.mark.parametrize("value", [{"a": 1}, [[1.0]], [1, "a"], np.zeros((2, 2)), object()])
 def test_values_that_cannot_be_read_back_are_refused(value):
     with pytest.raises(ValueError, match=r"observation\.x must be"):
         encode_record(_transition(observation={"x": value}))
+
+
+def test_a_missing_value_is_left_out_and_in_a_list_becomes_nan():
+    transition = _transition(observation={"x": None, "y": [1.0, None], "z": math.nan})
+    read = decode_record(encode_record(transition)[:-1]).observation
+    assert repr(read) == repr({"y": (1.0, math.nan), "z": math.nan})
 
 
 def test_a_huge_number_survives():

@@ -1,3 +1,4 @@
+import base64
 import hashlib
 import json
 import os
@@ -80,7 +81,7 @@ def test_a_model_saved_by_a_former_version_predicts_the_same():
 def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
     """A deployment without texts can be rolled back without losing its published model."""
     before, now = (json.loads((folder / "model.json").read_text()) for folder in (SAVED, saved))
-    assert (before["format"], now["format"]) == (2, 3)  # its texts do not fill their tables
+    assert (before["format"], now["format"]) == (2, 4)  # it has a vocabulary of its texts
     assert now.keys() == before.keys()
     assert now["model"].keys() >= before["model"].keys()
     for part in ("spec", "encoder", "codec", "calibration", "network", "weights", "extra"):
@@ -98,8 +99,9 @@ def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
         torch.load(next(folder.glob("weights-*.pt")), weights_only=True)
         for folder in (SAVED, saved)
     ]
-    for part in ("ensemble", "linear"):
-        assert states[0][part].keys() == states[1][part].keys()
+    pieces = {"embeddings.1.bag.weight"}  # of words, which only the linear model takes
+    assert states[0]["ensemble"].keys() == states[1]["ensemble"].keys()
+    assert states[0]["linear"].keys() == states[1]["linear"].keys() - pieces
 
 
 def test_a_model_without_texts_can_be_read_by_former_versions(noise, tmp_path):
@@ -120,14 +122,20 @@ def _resave(folder, change):
 
 
 def test_weights_are_saved_only_for_tokens_that_occurred(fitted, saved):
-    index = json.loads((saved / "model.json").read_text())["model"]["encoder"]["buckets"]
-    used = len(index["observation.code"])
-    assert used < fitted.fitted_model.encoder.table_rows["observation.code"] < 128
+    encoder = json.loads((saved / "model.json").read_text())["model"]["encoder"]
+    texts = encoder["texts"]["observation.code"]
+    words, characters = (
+        len(base64.b64decode(texts[part]["hashes"])) // 4 for part in ("words", "characters")
+    )
+    assert words < fitted.fitted_model.encoder.table_rows["observation.code"] < 128
     states = torch.load(_weights(saved)[0], weights_only=True)
-    for part, network in states.items():
-        table = network["embeddings.0.bag.weight"]
-        assert len(table) == used, part
-        assert table.untyped_storage().nbytes() == table.nbytes, part
+    tables = [
+        states[part][f"embeddings.{number}.bag.weight"]
+        for part, number in (("ensemble", 0), ("linear", 0), ("linear", 1))
+    ]
+    assert [len(table) for table in tables] == [words, words, characters]
+    for table in tables:
+        assert table.untyped_storage().nbytes() == table.nbytes
 
 
 def test_weights_beyond_the_range_of_fp16_are_not_halved(fitted, saved, tmp_path):
@@ -141,20 +149,41 @@ def test_weights_beyond_the_range_of_fp16_are_not_halved(fitted, saved, tmp_path
     assert not (tmp_path / "half" / "model.json").exists()
 
 
-def test_a_corrupt_index_of_tokens_is_named_with_the_remedy(saved):
-    def repeat(model):
-        model["encoder"]["buckets"]["observation.code"][1:] = [5, 5]
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda words: words | {"mean": ""}, "hashes, .* differ in number"),
+        (lambda words: words | {"hashes": "AAAA" * 8}, "hash"),
+        (lambda words: words | {"idf": "?"}, "not base64"),
+        (lambda words: {"hashes": words["hashes"]}, "idf"),
+        (lambda words: dict.fromkeys(words, ""), "size mismatch"),
+    ],
+)
+def test_a_corrupt_vocabulary_is_named_with_the_remedy(saved, damage, problem):
+    def change(model):
+        texts = model["encoder"]["texts"]["observation.code"]
+        texts["words"] = damage(texts["words"])
 
-    _resave(saved, repeat)
-    problem = r"buckets of observation\.code must be .* in ascending order"
+    _resave(saved, change)
     with pytest.raises(ModelFileError, match=rf"(?s){problem}.* or remove it"):
         WorldModel.load(saved)
 
-    def shorten(model):
-        model["encoder"]["buckets"]["observation.code"] = [1, 2]
 
-    _resave(saved, shorten)
-    with pytest.raises(ModelFileError, match=r"(?s)size mismatch.* or remove it"):
+@pytest.mark.parametrize("buckets", [[5, 5], [1, 2]])
+def test_a_corrupt_index_of_tokens_is_named_with_the_remedy(fitted, saved, buckets):
+    """Of a model that a version without vocabularies saved."""
+
+    def change(model):
+        encoder = model["encoder"]
+        model["encoder"] = {
+            key: encoder[key] for key in ("standardisers", "seen", "constant", "buckets")
+        } | {"buckets": {"observation.code": buckets}}
+
+    _resave(saved, change)
+    problem = "size mismatch"
+    if buckets == [5, 5]:
+        problem = r"buckets of observation\.code must be .* in ascending order"
+    with pytest.raises(ModelFileError, match=rf"(?s){problem}.* or remove it"):
         WorldModel.load(saved)
 
 
@@ -185,8 +214,8 @@ def test_damaged_weights_are_named_with_the_remedy(saved, damage):
         lambda text: "",
         lambda text: "[1, 2]",
         lambda text: "{}",
-        lambda text: text.replace('"format": 3', '"format": 1'),
-        lambda text: text.replace('"format": 3', '"format": 4'),
+        lambda text: text.replace('"format": 4', '"format": 1'),
+        lambda text: text.replace('"format": 4', '"format": 5'),
         lambda text: text.replace('"members": 3', '"members": 4'),
         lambda text: text.replace("0.", "1.", 1),
     ],

@@ -1,5 +1,6 @@
 """Missing and odd values, and texts as people have them: what a model does with each."""
 
+import asyncio
 import math
 import random
 import unicodedata
@@ -9,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infrastructure.agent_contract.transition import Box, Discrete, Text, Transition, TransitionSpec
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.trajectories.encoding import FeatureEncoder
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.fitting.linear_fit import fit_linear
 from infrastructure.world_model.fitting.training_data import prepare_training_data
@@ -119,6 +122,27 @@ def test_what_is_cut_is_told(models):
     assert any("longer than 1,048,576 characters" in warning for warning in answer.warnings)
 
 
+def test_half_precision_learns_from_texts_and_gaps():
+    model = WorldModel(TABLE, members=2, hidden=16)
+    asyncio.run(
+        model.train(
+            _table(gaps=True),
+            num_epochs=10,
+            batch_size=64,
+            device="cpu",
+            config=FP16TrainingConfig(cpu_half=True, loss_scale=1024.0),
+        )
+    )
+    assert str(model.training_stats["precision_effective"]) == "fp16"
+    assert model.training_history[-1]["loss"] < model.training_history[0]["loss"]
+    good, bad, gap = (
+        _answer(model, *arguments, **changed).next_state["y"]
+        for arguments, changed in ((("a good one",), {}), (("a bad one",), {}), ((), {"x": None}))
+    )
+    assert good - bad == pytest.approx(2.0, abs=0.5)
+    assert math.isfinite(gap)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
@@ -130,12 +154,15 @@ JSON = st.recursive(
 @given(name=st.sampled_from(["x", "size", "kind", "text"]), value=JSON)
 def test_any_value_gives_a_finite_answer_or_names_its_field(models, name, value):
     observation, action = (ROW, {"text": value}) if name == "text" else (ROW | {name: value}, {})
+    refusal, numbers = repr(name), [0.0]
     try:
-        [answer] = models[1].predict_batch([observation], [action])
+        numbers = [
+            each.next_state["y"] for each in models[1].predict_batch([observation], [action])
+        ]
     except ValueError as error:
-        assert repr(name) in str(error)  # noqa: PT017 - either outcome is right
-    else:
-        assert math.isfinite(answer.next_state["y"])
+        refusal = str(error)
+    assert repr(name) in refusal
+    assert all(map(math.isfinite, numbers))
 
 
 # -- texts -----------------------------------------------------------------------------------
@@ -197,8 +224,6 @@ def test_the_last_of_700_words_decides():
 def test_case_and_unicode_composition_do_not_matter(change):
     rows = [{"text": f"Ein schöner Café-Besuch {number % 7}"} for number in range(50)]
     changed = [{"text": change(row["text"])} for row in rows]
-    from infrastructure.trajectories.encoding import FeatureEncoder
-
     encoder = FeatureEncoder.fit(LETTER, rows, [{}] * 50)
     one, other = (encoder.encode(each, [{}] * 50).inputs() for each in (rows, changed))
     assert all((one[name] == other[name]).all() for name in one)

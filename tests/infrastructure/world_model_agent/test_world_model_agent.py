@@ -82,12 +82,12 @@ def test_too_little_data_is_refused(repair_agent, make_context):
 def test_excluded_data_is_logged(repair_agent, make_context):
     agent, context = repair_agent(), make_context()
     transitions = list(agent.collect(context))
-    broken = [replace(transition, observation={}) for transition in transitions[:3]]
+    broken = [replace(transition, observation={}, action={}) for transition in transitions[:3]]
     agent.build_job(context, [*broken, *transitions])
     problems = [fields["problem"] for _, fields in context.logger.lines]
     assert "observation.constant" in problems[0]
     assert problems[1].startswith("3 transitions")
-    assert "'depth' is missing" in problems[1]
+    assert "every input is missing ('depth', 'constant', 'edit')" in problems[1]
 
 
 def test_only_the_newest_transitions_are_trained_on(repair_agent, make_context):

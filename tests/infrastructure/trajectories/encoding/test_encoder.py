@@ -1,7 +1,6 @@
 import json
 import math
-import subprocess
-import sys
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infrastructure.agent_contract.transition import Box, Discrete, Text, TransitionSpec
-from infrastructure.trajectories.encoding.encoder import FeatureEncoder
+from infrastructure.trajectories.encoding.encoder import EMBEDDED_FEATURES, FeatureEncoder
 from infrastructure.trajectories.encoding.hashed_texts import buckets_of
 
 SPEC = TransitionSpec(
     observation={"speed": Box(), "pose": Box(shape=(2,)), "kind": Discrete(values=("a", "b"))},
-    action={"kind": Discrete(values=("x", "y", "z")), "code": Text(buckets=64)},
+    action={"kind": Discrete(values=("x", "y", "z")), "code": Text(buckets=128)},
     targets={"reward": Box()},
 )
 
@@ -39,18 +38,47 @@ def encoder():
 def test_layout(encoder):
     features = encoder.encode(*_rows(_row(49.5, (99.0, 3.0), "b", "z", ["w1", "w2", "w1"])))
     assert encoder.dense_width == 1 + 2 + 3 + 4
-    used = {bucket for n in range(100) for bucket in buckets_of(f"w{n}", 64)}
-    assert encoder.text_rows == {"action.code": len(used)}
-    assert encoder.table_rows == {"action.code": 64}
+    assert encoder.text_rows == {"action.code": 100}
+    # "<w1", "<w2" and so on: other pieces of the words occur once
+    assert encoder.linear_rows == {"action.code": 100, "action.code.characters": 9}
+    assert encoder.table_rows == {"action.code": 128}
     assert features.dense.dtype is torch.float32
     assert features.dense[0, :2].abs().max() < 1e-6  # the mean is encoded as 0
     assert features.dense[0, 3:].tolist() == [0, 1, 0, 0, 0, 1, 0]
-    assert features.texts["action.code"].lengths.tolist() == [3]
+    assert features.texts["action.code"].lengths.tolist() == [2]
+    assert features.flags == {}
 
 
-def test_an_unseen_label_is_unknown(encoder):
-    features = encoder.encode(*_rows(_row(kind="q", action="q")))
-    assert features.dense[0, 3:].tolist() == [0, 0, 1, 0, 0, 0, 1]
+def test_an_unseen_label_becomes_the_mean_and_is_flagged(encoder):
+    rows = _row(kind="q", action="q", code="w1"), _row(code="w1")
+    features = encoder.encode(*_rows(*rows))
+    assert features.dense[0, 3:].tolist() == pytest.approx([0.5, 0.5, 0, 0.34, 0.33, 0.33, 0])
+    flags = {name: odd.tolist() for name, odd in features.flags.items()}
+    assert flags == {
+        f"{key} has a label that did not occur in the training data: it counts as average": [
+            True,
+            False,
+        ]
+        for key in ("observation.kind", "action.kind")
+    }
+
+
+@pytest.mark.parametrize("missing", [{}, {"speed": None}, {"speed": math.nan}])
+def test_a_gap_is_flagged_unless_the_training_data_had_gaps(encoder, missing):
+    rows = [_row(n, (n * 2, n % 7), "ab"[n % 2], "xyz"[n % 3], f"w{n}") for n in range(100)]
+    for observation, _ in rows[:5]:
+        observation["speed"] = None
+    learned = FeatureEncoder.fit(SPEC, *_rows(*rows))
+    assert learned.dense_width == encoder.dense_width + 1
+    observation, action = _row(code="w9")
+    del observation["speed"]
+    for each, flags in ((encoder, ["observation.speed is missing"]), (learned, [])):
+        features = each.encode([observation | missing], [action])
+        assert [name.partition(",")[0] for name in features.flags] == flags
+        assert not features.out_of_distribution.any()
+        assert features.dense[0, 0] == 0.0
+    assert features.dense[0, 1] == 1.0  # the mark follows the field's numbers
+    assert learned.encode([observation | {"speed": 1.0}], [action]).dense[0, 1] == 0.0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, -1e16])
@@ -64,7 +92,9 @@ def test_a_missing_or_absurd_number_becomes_the_mean(encoder, value):
 def test_absurd_values_do_not_reach_the_statistics(encoder, poison):
     rows = [_row(n, (n * 2, n % 7), "ab"[n % 2], "xyz"[n % 3], f"w{n}") for n in range(100)]
     poisoned = FeatureEncoder.fit(SPEC, *_rows(*rows, _row(poison, (poison, poison))))
-    assert poisoned.to_json() == encoder.to_json()
+    saved = [each.to_json() for each in (poisoned, encoder)]
+    assert saved[0]["standardisers"] == saved[1]["standardisers"]
+    assert saved[0]["gaps"] == {}
 
 
 @pytest.mark.parametrize(
@@ -84,17 +114,31 @@ def test_a_rare_value_of_the_training_data_is_in_range():
     assert not features.out_of_distribution.any()
 
 
+def _former(encoder, **changed):
+    """What a version without vocabularies and marks of missing values saved."""
+    saved = json.loads(json.dumps(encoder.to_json())) | changed
+    return {key: each for key, each in saved.items() if key not in ("shares", "gaps", "texts")}
+
+
 @pytest.mark.parametrize(
-    ("kind", "action", "ood"),
-    [("a", "x", False), ("b", "x", True), ("a", "z", True), ("a", "q", True)],
+    ("kind", "action", "unseen"),
+    [("a", "x", None), ("b", "x", "observation"), ("a", "z", "action"), ("a", "q", "action")],
 )
-def test_an_unseen_label_is_out_of_distribution(kind, action, ood):
+def test_an_unseen_label_is_out_of_distribution_for_former_models_only(kind, action, unseen):
     rows = [_row(n, (n, n), "a", "xy"[n % 2]) for n in range(10)]  # neither b nor z
     encoder = FeatureEncoder.fit(SPEC, *_rows(*rows))
-    encoder = FeatureEncoder.from_json(SPEC, json.loads(json.dumps(encoder.to_json())))
-    assert encoder.encode(*_rows(_row(kind=kind, action=action))).out_of_distribution.tolist() == [
-        ood
-    ]
+    for saved, shrinks in ((encoder.to_json(), False), (_former(encoder), True)):
+        read = FeatureEncoder.from_json(SPEC, json.loads(json.dumps(saved)))
+        features = read.encode(*_rows(_row(kind=kind, action=action, code="w")))
+        assert features.out_of_distribution.tolist() == [shrinks and unseen is not None]
+        labels = [name for name in features.flags if "label" in name]
+        assert [name.partition(".")[0] for name in labels] == [unseen] * (unseen is not None)
+
+
+@pytest.mark.parametrize("speed", [None, math.nan])
+def test_a_missing_number_is_out_of_distribution_for_former_models(encoder, speed):
+    read = FeatureEncoder.from_json(SPEC, _former(encoder))
+    assert read.encode(*_rows(_row(speed), _row())).out_of_distribution.tolist() == [True, False]
 
 
 def test_an_undeclared_label_is_in_distribution_if_one_was_seen():
@@ -104,7 +148,7 @@ def test_an_undeclared_label_is_in_distribution_if_one_was_seen():
 
 
 def test_an_encoder_saved_without_seen_labels_flags_none(encoder):
-    saved = encoder.to_json()
+    saved = _former(encoder)
     del saved["seen"]
     features = FeatureEncoder.from_json(SPEC, saved).encode(*_rows(_row(kind="q", action="q")))
     assert features.out_of_distribution.tolist() == [False]
@@ -156,8 +200,8 @@ def test_fields_without_variance_are_dropped_and_named():
 
 
 def test_a_wrong_row_is_named(encoder):
-    with pytest.raises(ValueError, match=r"row 1 .*'speed'"):
-        encoder.encode([_row()[0], {"pose": (0, 0), "kind": "a"}], [_row()[1]] * 2)
+    with pytest.raises(ValueError, match=r"row 1 .*'speed' .*'fast'"):
+        encoder.encode(*_rows(_row(), _row("fast")))
     with pytest.raises(ValueError, match=r"'pose' .*\(2,\), got \(1,\)"):
         encoder.encode(*_rows(_row(pose=(1,))))
     with pytest.raises(ValueError, match=r"'code' .*got 3"):
@@ -187,7 +231,10 @@ def test_taking_rows_equals_encoding_them(encoder):
 TEXT_ONLY = TransitionSpec(
     observation={"speed": Box()}, action={"code": Text(buckets=16)}, targets={"reward": Box()}
 )
-FIXED = FeatureEncoder.fit(TEXT_ONLY, [{"speed": 1.0}], [{"code": ""}]).to_json() | {"constant": []}
+FIXED = _former(
+    FeatureEncoder.fit(TEXT_ONLY, [{"speed": 1.0}], [{"code": ""}]),
+    constant=["observation.speed"],
+)
 TEXTS = st.lists(st.lists(st.sampled_from("abcdefghijklmnop"), max_size=5), max_size=8)
 
 
@@ -196,32 +243,54 @@ def _codes(texts):
 
 
 @given(TEXTS, TEXTS)
-def test_tokens_are_numbered_by_the_buckets_that_occurred(known, asked):
-    known = [["a"], [], *known]  # at least one token, and two texts
+def test_only_words_that_occurred_are_kept(known, asked):
+    known = [["a"], ["b"], *known]  # two texts with a word, or the field is constant
     encoder, encoded = FeatureEncoder.fit_and_encode(TEXT_ONLY, *_codes(known))
     again = encoder.encode(*_codes(known)).inputs()
     assert all(torch.equal(tensor, again[name]) for name, tensor in encoded.inputs().items())
 
-    buckets = [buckets_of(text, 16) for text in known]
-    index = sorted(set().union(*buckets))
-    assert encoder.to_json()["buckets"] == ({"action.code": index} if len(index) < 16 else {})
-    assert encoder.text_rows == {"action.code": len(index)}
-    rows = encoder.table_rows["action.code"]
-    assert rows == (8 if len(index) <= 8 else 16)
+    counts = Counter(word for text in known for word in set(text))
+    least = 2 if max(counts.values()) > 1 else 1
+    words = {word for word, count in counts.items() if count >= least}
+    assert encoder.text_rows == {"action.code": len(words)}
+    assert encoder.table_rows == {"action.code": 8 if len(words) <= 8 else 16}
+    features = encoder.encode(*_codes(asked))
+    lengths = features.texts["action.code"].lengths.tolist()
+    blank_is_known = "action.code" in encoder.to_json()["gaps"]
+    for text, length in zip(asked, lengths, strict=True):
+        neutral = 0 if blank_is_known and not text else len(words)
+        assert length == (len(words & set(text)) or neutral)
 
+
+@given(TEXTS, st.sets(st.integers(0, 15), min_size=1))
+def test_former_models_number_tokens_by_the_buckets_that_occurred(asked, occurred):
+    index = sorted(occurred)
+    encoder = FeatureEncoder.from_json(TEXT_ONLY, FIXED | {"buckets": {"action.code": index}})
+    assert encoder.format == 3
+    assert encoder.text_rows == {"action.code": len(index)}
+    assert encoder.linear_rows is None
+    assert encoder.table_rows == {"action.code": 8 if len(index) <= 8 else 16}
     tokens = encoder.encode(*_codes(asked)).texts["action.code"]
     expected = [[index.index(b) for b in buckets_of(text, 16) if b in index] for text in asked]
     assert tokens.lengths.tolist() == [len(row) for row in expected]
     assert tokens.buckets.tolist() == [number for row in expected for number in row]
 
 
-def test_tokens_keep_their_buckets_where_all_occurred():
-    words = [[f"w{n}"] for n in range(200)]
-    encoder, features = FeatureEncoder.fit_and_encode(TEXT_ONLY, *_codes(words))
+def test_a_vocabulary_has_at_most_the_buckets_of_its_field():
+    encoder = FeatureEncoder.fit(TEXT_ONLY, *_codes([[f"w{n}"] for n in range(200)]))
     assert encoder.text_rows == encoder.table_rows == {"action.code": 16}
-    assert features.texts["action.code"].buckets.tolist() == [
-        buckets_of(word, 16)[0] for word in words
-    ]
+
+
+def test_the_linear_model_takes_more_features_than_the_ensemble():
+    spec = replace(TEXT_ONLY, action={"code": Text()})
+    texts = [f"alpha{n} beta{n}" for n in range(EMBEDDED_FEATURES // 2)]
+    encoder, features = FeatureEncoder.fit_and_encode(spec, *_codes(texts))
+    assert encoder.text_rows == {"action.code": EMBEDDED_FEATURES}
+    words, characters = encoder.linear_rows.values()
+    assert words > EMBEDDED_FEATURES
+    assert characters > 0
+    assert list(features.linear_texts) == ["action.code", "action.code.characters"]
+    assert int(features.texts["action.code"].buckets.max()) < EMBEDDED_FEATURES
 
 
 def test_tables_of_similar_texts_have_equal_sizes():
@@ -240,12 +309,12 @@ def test_texts_without_a_token_are_constant():
 
 
 def test_an_encoder_saved_without_buckets_keeps_them_all(encoder):
-    saved = encoder.to_json()
+    saved = _former(encoder)
     del saved["buckets"]
     read = FeatureEncoder.from_json(SPEC, saved)
-    assert read.text_rows == read.table_rows == {"action.code": 64}
+    assert read.text_rows == read.table_rows == {"action.code": 128}
     tokens = read.encode(*_rows(_row(code=["never", "seen"]))).texts["action.code"]
-    assert tokens.buckets.tolist() == buckets_of(["never", "seen"], 64)
+    assert tokens.buckets.tolist() == buckets_of(["never", "seen"], 128)
 
 
 @given(
@@ -267,25 +336,3 @@ def test_saved_buckets_that_are_no_table_are_refused():
     saved = FIXED | {"buckets": [1, 2]}
     with pytest.raises(TypeError, match=r"buckets .*\[1, 2\]"):
         FeatureEncoder.from_json(TEXT_ONLY, saved)
-
-
-@pytest.mark.process
-def test_text_hashes_are_the_same_in_every_process():
-    program = (
-        "from infrastructure.trajectories.encoding.encoder import buckets_of;"
-        "print(buckets_of('def f(x): return x', 2048))"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(output.stdout) == buckets_of("def f(x): return x", 2048)
-    assert buckets_of(["return"], 2048) == [0xA79E3F0F % 2048]
-
-
-@given(st.text(), st.integers(2, 5000))
-def test_any_text_hashes_below_the_number_of_buckets(text, buckets):
-    assert all(0 <= bucket < buckets for bucket in buckets_of(text, buckets))

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +43,7 @@ def test_inputs_are_flat_tensors_by_name() -> None:
         "dense": [[3.0], [1.0]],
         "action.code.buckets": [3, 1, 2],
         "action.code.offsets": [0, 1],
+        "action.code.weights": pytest.approx([1.0, 0.5**0.5, 0.5**0.5]),
     }
 
 

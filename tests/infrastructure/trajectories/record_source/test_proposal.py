@@ -96,6 +96,33 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert "no field" in nothing.missing[-1]
 
 
+def test_fields_with_nulls_are_kept_and_rare_ones_left_out(tmp_path: Path) -> None:
+    records = [
+        {
+            "group": f"task {number // 5}",
+            "size": None if number == 3 else number / 7,
+            "pose": [1.0, None] if number == 4 else [number / 3, 2.0],
+            "kind": None if number % 2 else ["bug", "feature"][number // 2 % 2],
+            "rare": number / 9 if number == 8 else None,
+            "never": None,
+            "score": None if number == 5 else number / 2,
+        }
+        for number in range(40)
+    ]
+    found = propose(sample(tmp_path, *records), "qa", targets=["score"])
+    assert found.observation == {
+        "kind": Discrete(values=("bug", "feature")),
+        "pose": Box(shape=(2,)),
+        "size": Box(),
+    }
+    assert found.targets == {"score": Box()}
+    notes = "\n".join(found.notes)
+    assert "'kind': 20 of 40 records lack it; it counts as missing there" in notes
+    assert "'size': 1 of 40 records lack it" in notes
+    assert "'score': 1 of 40 records lack it" in notes
+    assert "'rare' is left out: 39 of 40 records lack it" in notes
+
+
 def test_genesis_formats_are_recognised(tmp_path: Path) -> None:
     case = {"state": "s", "reward": 0.5, "metadata": {"agent": "qa"}}
     assert propose(sample(tmp_path, case), "qa").source == {"format": "casebank"}
