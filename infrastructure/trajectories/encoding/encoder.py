@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import cast
 
@@ -131,6 +132,7 @@ class FeatureEncoder:
         self._spec = spec
         self._standardisers = dict(standardisers)
         self._seen = {key: tuple(flags) for key, flags in seen.items()}
+        self._unseen = {key: ~torch.tensor(flags) for key, flags in self._seen.items()}
         known = defaults or Defaults(shares={}, gaps={}, texts={})
         self._shrinks_unknown = defaults is None
         self._shares, self._gaps = known.shares, known.gaps
@@ -244,7 +246,7 @@ class FeatureEncoder:
             for part, vocabulary in column.parts()
         }
 
-    @property
+    @cached_property
     def table_rows(self) -> dict[str, int]:
         """`text_rows` rounded up to a power of two, but at most the field's buckets.
 
@@ -311,9 +313,8 @@ class FeatureEncoder:
             else:
                 column = self._texts[key]
                 rows = texts[key] if key in texts else column.rows_of(values)
-                marks = self._encode_blanks(key, rows, column, flags)
-                dense += marks
-                parts = column.encode(rows, blank_is_known=bool(marks))
+                parts, unknown_N = column.encode(rows, blank_is_known=key in self._gaps)
+                dense += self._encode_blanks(key, rows, unknown_N, flags)
                 linear |= {f"{key}{part}": each for part, each in parts.items()}
                 embedded = parts[""].first(EMBEDDED_FEATURES)
                 tokens[key] = embedded.with_shares(rows_of_tables[key])
@@ -327,43 +328,45 @@ class FeatureEncoder:
 
     def _encode_numbers(self, key: str, numbers_NC: Numbers, flags: _Flags) -> list[Tensor]:
         """Columns of a `Box`: its standardised dimensions, then marks of gaps."""
-        standardiser = self._standardisers[key]
-        gaps_C = np.array(self._gaps.get(key, (False,) * numbers_NC.shape[1]))
-        unexplained_C = np.array(standardiser.kept) & ~gaps_C
-        missing_N = (np.isnan(numbers_NC) & unexplained_C).any(axis=1)
-        far_N = standardiser.is_out_of_range(numbers_NC)
-        flags.add(key, IS_MISSING, torch.from_numpy(missing_N), shrinks=self._shrinks_unknown)
-        flags.add(key, IS_FAR, torch.from_numpy(far_N), shrinks=True)
+        standardiser, gaps = self._standardisers[key], self._gaps.get(key)
+        is_missing_NC = np.isnan(numbers_NC)
+        if is_missing_NC.any():
+            unexplained_C = np.array(standardiser.kept) & ~np.array(gaps or False)
+            missing_N = torch.from_numpy((is_missing_NC & unexplained_C).any(axis=1))
+            flags.add(key, IS_MISSING, missing_N, shrinks=self._shrinks_unknown)
+        far_N = torch.from_numpy(standardiser.is_out_of_range(numbers_NC))
+        flags.add(key, IS_FAR, far_N, shrinks=True)
         columns = [standardiser.apply(numbers_NC)] if standardiser.width else []
-        if gaps_C.any():
-            marks_NC = Standardiser.unusable(numbers_NC)[:, gaps_C]
+        if gaps:
+            marks_NC = Standardiser.unusable(numbers_NC)[:, np.array(gaps)]
             columns.append(torch.from_numpy(marks_NC.astype(np.float32)))
         return columns
 
     def _encode_labels(self, key: str, columns_NL: Tensor, flags: _Flags) -> list[Tensor]:
         """Columns of a `Discrete` field: labels, undeclared, and missing where that was learned."""
         has_gaps = key in self._gaps
-        missing_N = columns_NL[:, -1].bool()
         labels_NL = columns_NL if has_gaps else columns_NL[:, :-1]
-        unknown_N = torch.zeros_like(missing_N) if has_gaps else missing_N.clone()
-        if key in self._seen:  # a field that was constant may have another label now
-            unseen_N = columns_NL[:, :-1][:, ~torch.tensor(self._seen[key])].any(dim=1)
-            flags.add(key, IS_UNSEEN, unseen_N, shrinks=self._shrinks_unknown)
-            unknown_N |= unseen_N
+        unseen_L = self._unseen.get(key)  # a field that was constant may have another label now
+        unknown_N = torch.zeros(len(columns_NL), dtype=torch.bool)
+        if unseen_L is not None:
+            unknown_N = columns_NL[:, :-1][:, unseen_L].any(dim=1)
+            flags.add(key, IS_UNSEEN, unknown_N, shrinks=self._shrinks_unknown)
         if key in self.constant:
             return []
         if not has_gaps:
+            missing_N = columns_NL[:, -1].bool()
             flags.add(key, IS_MISSING, missing_N, shrinks=self._shrinks_unknown)
+            unknown_N = unknown_N | missing_N
         if key in self._shares and bool(unknown_N.any()):
             labels_NL = torch.where(unknown_N[:, None], torch.tensor(self._shares[key]), labels_NL)
         return [labels_NL]
 
     def _encode_blanks(
-        self, key: str, rows: TextRows, column: TextColumn, flags: _Flags
+        self, key: str, rows: TextRows, unknown_N: Tensor, flags: _Flags
     ) -> list[Tensor]:
         """Mark of texts that are missing or blank, if that was learned; and flags of a text."""
         flags.add(key, IS_CUT, rows.is_cut_N)
-        flags.add(key, IS_UNKNOWN, column.is_unknown(rows))
+        flags.add(key, IS_UNKNOWN, unknown_N)
         if key in self._gaps:
             return [rows.is_blank_N.float()[:, None]]
         flags.add(key, IS_MISSING, rows.is_missing_N)

@@ -117,42 +117,56 @@ class TextColumn:
         """Hash *values* as far as the vocabularies go."""
         return TextRows.of(values, characters=self.characters is not None)
 
-    def is_unknown(self, rows: TextRows) -> Tensor:
-        """Whether a row's text is not blank, but has no known word, ``[N]`` bool."""
-        return self._is_unknown(rows.words)[rows.place_N]
-
-    def _is_unknown(self, bags: Bags) -> Tensor:
-        """`is_unknown` of distinct texts; marks alone do not make a text known."""
-        words_T = is_word(bags.hashes)
-        known_T = self.words.is_known(bags.hashes)
-        rows_T = np.repeat(np.arange(len(bags.lengths)), bags.lengths)
-        size = len(bags.lengths)
-        words_D = np.bincount(rows_T[words_T], minlength=size)
-        known_D = np.bincount(rows_T[known_T & (words_T | (words_D == 0)[rows_T])], minlength=size)
-        return torch.from_numpy((bags.lengths > 0) & (known_D == 0))
-
-    def encode(self, rows: TextRows, *, blank_is_known: bool) -> dict[str, Tokens]:
+    def encode(self, rows: TextRows, *, blank_is_known: bool) -> tuple[dict[str, Tokens], Tensor]:
         """Weigh the texts; an unknown one becomes the mean text.
 
         Args:
             blank_is_known: Whether a blank text has no tokens, instead of those of the mean text.
+
+        Returns:
+            Tokens by what is appended to the field's key; and whether a row's text is not blank,
+            but has no known word, ``[N]`` bool.
         """
-        blank_D = torch.from_numpy(rows.words.lengths == 0)
-        unknown_D = self._is_unknown(rows.words)
+        weighed = {
+            part: vocabulary.weigh(rows.words if part == WORDS else rows.characters)
+            for part, vocabulary in self.parts()
+        }
+        unknown_D = self._is_unknown(rows.words, weighed[WORDS])
         encoded = {}
         for part, vocabulary in self.parts():
-            tokens = vocabulary.weigh(rows.words if part == WORDS else rows.characters)
+            tokens = weighed[part]
             neutral_D = tokens.lengths == 0
             if part == WORDS:
                 neutral_D = neutral_D | unknown_D
             if blank_is_known:
-                neutral_D = neutral_D & ~blank_D
+                neutral_D = neutral_D & ~torch.from_numpy(rows.words.lengths == 0)
             place_D = torch.arange(len(neutral_D))
             if bool(neutral_D.any()):
                 place_D[neutral_D] = len(neutral_D)
                 tokens = Tokens.join([tokens, vocabulary.neutral()])
+            elif len(rows.place_N) == len(place_D):  # all texts are distinct, in their order
+                encoded[part] = tokens
+                continue
             encoded[part] = tokens.take(place_D[rows.place_N])
-        return encoded
+        return encoded, unknown_D[rows.place_N]
+
+    def _is_unknown(self, bags: Bags, known: Tokens) -> Tensor:
+        """Whether a text is not blank, but has no known word, ``[D]`` bool.
+
+        Marks alone do not make a text known, unless it has no words.
+
+        Args:
+            known: Known features of *bags*.
+        """
+        size = len(bags.lengths)
+        rows_T = np.repeat(np.arange(size), known.lengths.numpy())
+        is_known_word_T = is_word(self.words.hashes[known.buckets.numpy()])
+        unknown_D = np.bincount(rows_T[is_known_word_T], minlength=size) == 0
+        if unknown_D.any():
+            all_rows_T = np.repeat(np.arange(size), bags.lengths)
+            has_words_D = np.bincount(all_rows_T[is_word(bags.hashes)], minlength=size) > 0
+            unknown_D &= (bags.lengths > 0) & (has_words_D | (known.lengths.numpy() == 0))
+        return torch.from_numpy(unknown_D)
 
     def to_json(self) -> dict[str, object]:
         """Return both vocabularies as a JSON object."""

@@ -45,6 +45,8 @@ class Bags:
                 parts.append(cls._count(pending))
                 pending, size = [], 0
         parts.append(cls._count(pending))
+        if len(parts) == 1:
+            return parts[0]
         return cls(
             hashes=np.concatenate([part.hashes for part in parts]),
             counts=np.concatenate([part.counts for part in parts]),
@@ -115,10 +117,6 @@ class Vocabulary:
         # In half precision, as it is saved.
         vocabulary.mean = (total_V / max(count, 1)).astype(np.float16).astype(np.float32)
         return vocabulary
-
-    def is_known(self, hashes_T: Hashes) -> NDArray[np.bool_]:
-        """Whether each of *hashes_T* is in the vocabulary."""
-        return self._numbers(hashes_T) >= 0
 
     def _numbers(self, hashes_T: Hashes) -> NDArray[np.int64]:
         """Number of each of *hashes_T*; -1 if it is not in the vocabulary."""
