@@ -21,15 +21,16 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
-from infrastructure.trajectories.schema import Values
+from infrastructure.trajectories.schema import Values, is_missing
 
 
 def sequences(transitions: Iterable[Transition], fields: Sequence[str]) -> list[list[Transition]]:
     """Cut *transitions* into sequences in which each continues the one before.
 
     A transition continues the newest one of its group if that did not terminate, and if its
-    observation equals that one's ``next_observation`` in all of *fields* that both have. Groups may
-    alternate, as those of environments that run side by side do.
+    observation equals that one's ``next_observation`` in all of *fields* that the latter has. A
+    missing value equals only a missing one. Groups may alternate, as those of environments that
+    run side by side do.
     """
     found: list[list[Transition]] = []
     newest: dict[str, list[Transition]] = {}
@@ -65,7 +66,7 @@ def with_history(spec: TransitionSpec, transitions: Iterable[Transition]) -> lis
 
 def stack_history(
     spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]
-) -> dict[str, FieldValue]:
+) -> dict[str, FieldValue | None]:
     """Return the observation to predict from: the newest, with the fields of earlier steps.
 
     Where a trajectory is younger than the history, its first observation stands for those before
@@ -91,23 +92,26 @@ def stack_history(
             step = actions[-age] if age <= len(actions) else blank
         else:
             step = observations[max(0, len(observations) - 1 - age)]
-        if source in step:  # a field that is missing is found where the observation is checked
-            stacked[name] = step[source]
-    return cast("dict[str, FieldValue]", stacked)
+        stacked[name] = step.get(source)
+    return cast("dict[str, FieldValue | None]", stacked)
 
 
 def _continues(before: Transition, after: Transition, fields: Sequence[str]) -> bool:
     if before.terminated:
         return False
     return all(
-        _same(before.next_observation[name], after.observation[name])
+        _same(before.next_observation[name], after.observation.get(name))
         for name in fields
-        if name in before.next_observation and name in after.observation
+        if name in before.next_observation
     )
 
 
 def _same(first: object, second: object) -> bool:
-    return bool(np.array_equal(np.asarray(first), np.asarray(second)))
+    if is_missing(first) or is_missing(second):
+        return is_missing(first) and is_missing(second)
+    firsts, seconds = np.asarray(first), np.asarray(second)
+    are_floats = firsts.dtype.kind == seconds.dtype.kind == "f"
+    return bool(np.array_equal(firsts, seconds, equal_nan=are_floats))
 
 
 def _blank(field: FieldType) -> FieldValue:

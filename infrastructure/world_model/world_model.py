@@ -392,7 +392,7 @@ class WorldModel:
         that the members' disagreement adds up from step to step.
 
         Args:
-            observation: Start, or several.
+            observation: Start, or several. A value may be missing; see `Rollout.observation`.
             actions: Actions of each step for all starts; a sequence of such sequences, one for
                 each start; tensors of the action's fields, ``[H, ...]`` for all starts or
                 ``[starts, H, ...]``; or a function that chooses them, see `Policy`.
@@ -405,8 +405,8 @@ class WorldModel:
 
         Raises:
             ValueError: The model was never fitted; the horizon is below 1 or beyond the actions; a
-                value is missing, not finite, or of another type or shape; or a field of the
-                observation is a `Text` or not among the targets.
+                value is infinite or of another type or shape, or an action's is missing; or a field
+                of the observation is a `Text` or not among the targets.
         """
         model = self._fitted("rolling out")
         starts = [observation] if isinstance(observation, Mapping) else observation

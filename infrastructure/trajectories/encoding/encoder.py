@@ -272,6 +272,23 @@ class FeatureEncoder:
         """Return the statistics of the field *key*; None if it is not a `Box`."""
         return self._standardisers.get(key)
 
+    def gaps(self, key: str) -> Sequence[bool]:
+        """Whether the model has learned what a gap means, of each dimension of the `Box` *key*."""
+        return self._gaps.get(key) or [False] * len(self._standardisers[key].kept)
+
+    def label_inputs(self, key: str) -> tuple[Tensor, Sequence[bool]]:
+        """Dense inputs of each label of the `Discrete` field *key*, and last of a missing one.
+
+        Returns:
+            ``[L + 1, D]`` float32; and whether the training data does not explain the label.
+        """
+        field = next(each for name, each, _ in _columns(self._spec, (), ()) if name == key)
+        values = [*cast(Discrete, field).values, None]
+        flags = _Flags(len(values))
+        columns = self._encode_labels(key, _one_hot(values, cast(Discrete, field)), flags)
+        odd_L = torch.stack([*flags.by_text.values(), flags.out_of_distribution_N]).any(dim=0)
+        return torch.cat([torch.empty(len(values), 0), *columns], dim=1), odd_L.tolist()
+
     def encode(self, observations: Sequence[Values], actions: Sequence[Values]) -> Features:
         """Encode rows; a value that is missing or unknown becomes the mean, and is flagged.
 

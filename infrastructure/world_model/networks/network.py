@@ -12,7 +12,7 @@ layer, K kept dimensions, L labels, B varying dimensions of all `Box` targets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -239,9 +239,14 @@ class LinearNetwork(nn.Module):
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return raw head outputs with ``M == 1``."""
         output_NO = inputs["dense"] @ self.weight + self.bias
-        for name, table in zip(self.texts, self.embeddings, strict=True):
-            output_NO = output_NO + table(*field_inputs(inputs, self._prefix + name))
+        for text_NO in self.text_outputs(inputs):
+            output_NO = output_NO + text_NO
         return self.heads(output_NO)
+
+    def text_outputs(self, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """Yield what each table adds to the outputs, ``[N, B + L]``."""
+        for name, table in zip(self.texts, self.embeddings, strict=True):
+            yield table(*field_inputs(inputs, self._prefix + name))
 
     def heads(self, output_NO: Tensor) -> dict[str, Tensor]:
         """Split *output_NO* (means of all `Box` targets, then all logits) into raw head outputs."""

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from infrastructure.agent_contract.transition import Box, Discrete, FieldType, FieldValue
-from infrastructure.trajectories.schema import Values
+from infrastructure.agent_contract.transition import Box, Discrete, FieldType
+from infrastructure.trajectories.schema import Values, is_empty
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.networks import EnsembleNetwork
 from infrastructure.world_model.networks.network import layer_inputs
@@ -127,12 +127,19 @@ class Dynamics:
             self._linear = (weight @ self._heads.linear, model.linear.bias @ self._heads.linear)
 
     def start(self, observations: Sequence[Values]) -> Tensor:
-        """Columns of recorded *observations*, ``[N, X]`` float64.
+        """Columns of recorded *observations*, ``[N, X]`` float64; values may be missing.
 
         Raises:
-            ValueError: A field is missing, of another type or shape, or not finite.
+            ValueError: A field is of another type or shape, or infinite; or all are missing.
         """
-        return self.observation.read(observations)
+        for observation in observations:
+            if is_empty(self._model.spec, observation, {}):
+                names = ", ".join(map(repr, self.observation.fields))
+                raise ValueError(
+                    f"every field of the observation is missing ({names}), given are "
+                    f"{sorted(observation)}"
+                )
+        return self.observation.read(observations, gaps=True)
 
     def encode_columns(self, raw_HNA: Tensor) -> ActionRows:
         """Encode actions given as columns, float64; see `ActionRows`.
@@ -153,23 +160,18 @@ class Dynamics:
         """
         rows = len(actions) // steps
         raw_HNA = self.action.read(actions).unflatten(0, (steps, rows))
-        encoded = ActionRows(raw=raw_HNA, dense=self._actions.encode(raw_HNA))
         if not self._texts or not isinstance(self._network, EnsembleNetwork):
-            return encoded
-        spec, shape = self._model.spec, self._model.linear.shape
-        blank = {name: _blank(field) for name, field in spec.observation.items()}
-        inputs = self._model.encoder.encode([blank] * len(actions), actions).inputs()
-        numbers = {name: number for number, name in enumerate(shape.texts)}
-        embedded, linear = [], torch.zeros(len(actions), len(self._model.linear.bias))
-        for name in self._texts:
-            fields = field_inputs(inputs, name)
-            embedded.append(self._network.embeddings[numbers[name]](*fields)[None])
-            linear = linear + self._model.linear.embeddings[numbers[name]](*fields)
+            return ActionRows(raw=raw_HNA, dense=self._actions.encode(raw_HNA))
+        features = self._model.encoder.encode([{}] * len(actions), actions)
+        inputs, own = features.inputs(), self._states.width
+        tables = dict(zip(self._model.linear.shape.texts, self._network.embeddings, strict=True))
+        embedded = [tables[name](*field_inputs(inputs, name))[None] for name in self._texts]
         nothing = torch.empty(1, len(actions), 0)
         texts_MRE = layer_inputs(nothing, embedded, self.members, 0.0, [None])[0]
+        linear = torch.stack(list(self._model.linear.text_outputs(inputs))).sum(0)
         return ActionRows(
-            raw=encoded.raw,
-            dense=encoded.dense,
+            raw=raw_HNA,
+            dense=features.dense[:, own:].unflatten(0, (steps, rows)),
             texts=texts_MRE.unflatten(1, (steps, rows)).transpose(0, 1),
             linear=linear.unflatten(0, (steps, rows)),
         )
@@ -204,7 +206,8 @@ class Dynamics:
             reward_MN = reward_MN + linear_MNQ[..., width]
         if noise is not None:
             change_MNX = change_MNX + heads.noise(output_MNQ, linear_MNQ, noise)
-        following_MNX = torch.addcmul(heads.offset, state_MNX, heads.keep).add_(change_MNX)
+        # A number that is missing stays missing, unless it is predicted.
+        following_MNX = torch.where(heads.keep, state_MNX, 0.0).add_(heads.offset).add_(change_MNX)
         self._shift(following_MNX, state_MNX, actions.raw[number])
         for name, head in self._labels.items():
             label_MN = _pick(head.probabilities(output_MNQ, linear_MNQ), noise)
@@ -304,9 +307,3 @@ def _pick(probability_MNL: Tensor, noise: torch.Generator | None) -> Tensor:
         return probability_MNL.argmax(dim=-1)
     flat = probability_MNL.flatten(0, 1)
     return torch.multinomial(flat, 1, generator=noise).view(probability_MNL.shape[:2])
-
-
-def _blank(field: FieldType) -> FieldValue:
-    if isinstance(field, Box):
-        return (0.0,) * field.shape[0] if field.shape else 0.0
-    return ""

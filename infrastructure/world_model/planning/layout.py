@@ -5,6 +5,7 @@ Shapes: X columns, N rows, C dimensions of a `Box`, L labels of a `Discrete`, D 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,13 @@ from torch import Tensor
 from infrastructure.agent_contract.transition import Box, Discrete, FieldType, FieldValue
 from infrastructure.trajectories.encoding import FeatureEncoder
 from infrastructure.trajectories.encoding.standardiser import CLIP
-from infrastructure.trajectories.schema import Values, label_of
+from infrastructure.trajectories.schema import Values, is_missing, label_of
 
 
 class Layout:
-    """Columns of fields: the numbers of a `Box`; of a `Discrete` one per label and *unknown*.
+    """Columns of fields: the numbers of a `Box`; of a `Discrete` one per label and *missing*.
+
+    A missing number is NaN.
 
     Args:
         part: ``observation`` or ``action``, for messages.
@@ -35,29 +38,32 @@ class Layout:
             self.columns[name] = slice(self.width, self.width + size)
             self.width += size
 
-    def read(self, rows: Sequence[Values]) -> Tensor:
+    def read(self, rows: Sequence[Values], *, gaps: bool = False) -> Tensor:
         """Convert recorded values, ``[N, X]`` float64.
 
+        Args:
+            gaps: Whether values may be missing: absent, None or NaN.
+
         Raises:
-            ValueError: A field is missing, of another type or shape, or not finite.
+            ValueError: A field is of another type or shape or infinite, or missing without *gaps*.
         """
         raw_NX = torch.zeros(len(rows), self.width, dtype=torch.float64)
         for name, field in self.fields.items():
-            missing = next((row for row in rows if name not in row), None)
-            if missing is not None:
-                raise ValueError(f"{self.part} {name!r} is missing; given are {sorted(missing)}")
-            values = [row[name] for row in rows]
+            values = [row.get(name) for row in rows]
+            if not gaps and (lacking := [row for row in rows if is_missing(row.get(name))]):
+                raise ValueError(f"{self.part} {name!r} is missing; given are {sorted(lacking[0])}")
             if isinstance(field, Discrete):
-                position = {label: index for index, label in enumerate(field.values)}
-                labels = [label_of(value) for value in values]
+                position = {label: index for index, label in enumerate((*field.values, None))}
+                labels = [None if is_missing(value) else label_of(value) for value in values]
                 if unknown := [label for label in labels if label not in position]:
                     raise ValueError(
                         f"{self.part} {name!r} must be a declared label, got {unknown[0]!r:.60}"
                     )
                 columns = [position[label] for label in labels]
-                block = torch.nn.functional.one_hot(torch.tensor(columns), len(position) + 1)
+                block = torch.nn.functional.one_hot(torch.tensor(columns), len(position))
             else:
-                block = torch.stack([self._numbers(name, field, value) for value in values])
+                numbers = [self._numbers(name, field, value, gaps=gaps) for value in values]
+                block = torch.stack(numbers)
             raw_NX[:, self.columns[name]] = block.double()
         return raw_NX
 
@@ -96,7 +102,10 @@ class Layout:
         return torch.cat(blocks, dim=-1)
 
     def split(self, raw_X: Tensor) -> dict[str, Tensor]:
-        """Name the fields in ``[..., X]``; the converse of `join`."""
+        """Name the fields in ``[..., X]``; the converse of `join`.
+
+        The position of a missing label is the number of labels.
+        """
         named = {}
         for name, field in self.fields.items():
             block = raw_X[..., self.columns[name]]
@@ -119,9 +128,13 @@ class Layout:
                 values[name] = tuple(numbers) if shaped else numbers[0]
         return values
 
-    def _numbers(self, name: str, field: FieldType, value: object) -> Tensor:
+    def _numbers(self, name: str, field: FieldType, value: object, *, gaps: bool) -> Tensor:
         """Numbers of a `Box`, ``[C]`` float64."""
         shape = field.shape if isinstance(field, Box) else ()
+        if gaps and is_missing(value):
+            return torch.full((_dimensions(field),), torch.nan, dtype=torch.float64)
+        if gaps and isinstance(value, list | tuple):
+            value = [math.nan if number is None else number for number in value]
         try:
             numbers = torch.as_tensor(value, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
@@ -130,7 +143,7 @@ class Layout:
             raise ValueError(
                 f"{self.part} {name!r} must be numbers of shape {shape}, got {value!r:.60}"
             )
-        if not bool(numbers.isfinite().all()):
+        if not bool((numbers.isfinite() | (numbers.isnan() & gaps)).all()):
             raise ValueError(f"{self.part} {name!r} must be finite, got {value!r:.60}")
         return numbers.reshape(-1)
 
@@ -141,59 +154,85 @@ class ColumnEncoding:
 
     Attributes:
         mean, inverse_scale: Statistics of each column, ``[X]`` float64.
-        kept: Columns that are inputs, ``[D]`` int64; None for all.
         symlog: Whether the column is squeezed first, ``[X]`` bool; None for none.
+        inputs: Map to the inputs, float32: ``[X, D]``, or ``[2X, D]`` if a mark of each missing
+            number follows the columns; None if the columns are the inputs.
         low, high: Range of the training data in the units of *mean*, ``[X]`` float64; infinite
             where it is not checked.
+        may_miss: Whether a missing number counts as near the training data, ``[X]`` bool.
     """
 
     mean: Tensor
     inverse_scale: Tensor
-    kept: Tensor | None
     symlog: Tensor | None
+    inputs: Tensor | None
     low: Tensor
     high: Tensor
+    may_miss: Tensor
 
     @classmethod
     def of(cls, encoder: FeatureEncoder, layout: Layout) -> ColumnEncoding:
         """Read the statistics of *encoder*."""
-        means, scales = [0.0] * layout.width, [1.0] * layout.width
-        kept, symlog = [True] * layout.width, [False] * layout.width
-        low, high = [-torch.inf] * layout.width, [torch.inf] * layout.width
+        width = layout.width
+        means, scales, symlog = [0.0] * width, [1.0] * width, [False] * width
+        low, high, may_miss = [-torch.inf] * width, [torch.inf] * width, [False] * width
+        eye, inputs, marked = torch.eye(2 * width), [torch.empty(2 * width, 0)], False
         for name in layout.fields:
             key, columns = f"{layout.part}.{name}", layout.columns[name]
             standardiser = encoder.standardiser(key)
             if standardiser is None:
-                kept[columns] = [key not in encoder.constant] * len(kept[columns])
+                labels_CD, odd = encoder.label_inputs(key)
+                inputs.append(eye[:, columns] @ labels_CD)
+                low[columns] = [0.0 if each else -torch.inf for each in odd]
+                high[columns] = [0.0 if each else torch.inf for each in odd]
                 continue
             means[columns], scales[columns] = standardiser.mean, standardiser.scale
-            kept[columns], symlog[columns] = standardiser.kept, standardiser.symlog
-            low[columns], high[columns] = standardiser.low, standardiser.high
+            symlog[columns] = standardiser.symlog
+            kept, gaps = torch.tensor(standardiser.kept), torch.tensor(encoder.gaps(key))
+            inputs += [eye[:, columns][:, kept], eye[:, width:][:, columns][:, gaps]]
+            marked |= bool(gaps.any())
+            dropped = (~kept).tolist()
+            bounds = zip(dropped, standardiser.low, standardiser.high, strict=True)
+            pairs = [(-torch.inf, torch.inf) if out else pair for out, *pair in bounds]
+            low[columns], high[columns] = zip(*pairs, strict=True)
+            may_miss[columns] = (gaps | ~kept).tolist()
+        map_2XD = torch.cat(inputs, dim=1)
+        map_XD = map_2XD if marked else map_2XD[:width]
         return cls(
             mean=torch.tensor(means, dtype=torch.float64),
             inverse_scale=torch.tensor(scales, dtype=torch.float64).reciprocal(),
-            kept=None if all(kept) else torch.tensor(kept).nonzero()[:, 0],
             symlog=torch.tensor(symlog) if any(symlog) else None,
+            inputs=None if torch.equal(map_XD, torch.eye(width)) else map_XD,
             low=torch.tensor(low, dtype=torch.float64),
             high=torch.tensor(high, dtype=torch.float64),
+            may_miss=torch.tensor(may_miss, dtype=torch.bool),
         )
+
+    @property
+    def width(self) -> int:
+        """Number of inputs, D."""
+        return self.mean.numel() if self.inputs is None else self.inputs.shape[1]
 
     def encode(self, raw_X: Tensor) -> Tensor:
         """Encode ``[..., X]`` float64 as ``[..., D]`` float32, as the encoder does."""
         standard_X = (self._squeezed(raw_X) - self.mean).mul_(self.inverse_scale).float()
-        standard_X = standard_X.clamp_(-CLIP, CLIP)
-        return standard_X if self.kept is None else standard_X.index_select(-1, self.kept)
+        standard_X = standard_X.clamp_(-CLIP, CLIP).nan_to_num_()
+        if self.inputs is None:
+            return standard_X
+        if len(self.inputs) > self.mean.numel():
+            standard_X = torch.cat([standard_X, raw_X.isnan().float()], dim=-1)
+        return standard_X @ self.inputs
 
     def is_in_range(self, raw_X: Tensor) -> Tensor:
-        """Whether no input column is far outside the training data, ``[...]`` bool.
+        """Whether no input is far outside the training data, ``[...]`` bool.
 
-        Far means, as for a prediction, that the distance from the range exceeds its width.
+        Far means, as for a prediction, that the distance from the range exceeds its width. Labels
+        and gaps that the training data does not explain are far, too.
         """
         squeezed_X = self._squeezed(raw_X)
         distance_X = torch.maximum(self.low - squeezed_X, squeezed_X - self.high)
-        near_X = distance_X <= self.high - self.low
-        near_D = near_X if self.kept is None else near_X.index_select(-1, self.kept)
-        return near_D.all(dim=-1)
+        near_X = distance_X <= self.high - self.low  # NaN compares false
+        return (near_X | (raw_X.isnan() & self.may_miss)).all(dim=-1)
 
     def _squeezed(self, raw_X: Tensor) -> Tensor:
         if self.symlog is None:

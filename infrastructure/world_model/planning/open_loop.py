@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -47,7 +48,8 @@ def open_loop_error(
 ) -> OpenLoopError | None:
     """Predict *steps* steps from recorded states, under the recorded actions.
 
-    The windows do not overlap; of more than `MAX_WINDOWS`, an even choice is taken.
+    The windows do not overlap; of more than `MAX_WINDOWS`, an even choice is taken. One with a
+    missing number in its first or last state is left out.
 
     Args:
         transitions: Held-out transitions, in the order in which they were recorded.
@@ -73,6 +75,11 @@ def open_loop_error(
     names = [name for name in spec.current_fields if name in spec.targets]
     start_WX = dynamics.start([window[0].observation for window in windows])
     end_WX = dynamics.start([_after(window, names) for window in windows])
+    whole_W = (start_WX + end_WX).isfinite().all(dim=1)
+    if not bool(whole_W.any()):
+        return None
+    start_WX, end_WX = start_WX[whole_W], end_WX[whole_W]
+    windows = list(compress(windows, whole_W.tolist()))
     actions = [window[step].action for step in range(steps) for window in windows]
     state_MWX = start_WX.expand(dynamics.members, -1, -1)
     imagined = imagine(dynamics, state_MWX, dynamics.encode_values(actions, steps))
@@ -107,7 +114,7 @@ def rollout_metrics(model: FittedModel, transitions: Sequence[Transition]) -> di
     return {} if error is None else {"rollout_error": error.share}
 
 
-def _after(window: Sequence[Transition], names: Sequence[str]) -> dict[str, FieldValue]:
+def _after(window: Sequence[Transition], names: Sequence[str]) -> dict[str, FieldValue | None]:
     """Observation after *window*; fields that are not predicted stay."""
     following = window[-1].next_observation
     return {**window[0].observation, **{name: following[name] for name in names}}

@@ -93,8 +93,8 @@ class Planner:
                 least one iteration of iCEM, or one step of the beam, is evaluated.
 
         Raises:
-            ValueError: A field of the observation is missing, of another type or shape, or not
-                finite; or the reward function's result does not fit.
+            ValueError: A field of the observation is of another type or shape, or infinite; or the
+                reward function's result does not fit.
         """
         end = None if deadline is None else self._clock() + deadline
 

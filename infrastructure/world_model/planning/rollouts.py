@@ -39,7 +39,8 @@ class Rollout:
     Attributes:
         observation: Each field at the start and after each step: ``[P, B, H + 1, n]`` float64 of a
             `Box` of shape ``(n,)``, ``[P, B, H + 1]`` of a scalar one, and positions of labels,
-            int64, of a `Discrete`.
+            int64, of a `Discrete`. A value that is missing at the start is NaN, or the number of
+            labels, until the model predicts it; where it predicts only a change, NaN remains.
         mean: Mean of each `Box` over the particles, ``[B, H + 1, n]`` or ``[B, H + 1]`` float64.
         sd: Standard deviation over the particles, of the same shape and units. Means of members
             show only their disagreement; drawn particles also the noise that the model predicts.
@@ -137,7 +138,9 @@ def given_rewards(
             f"{(steps, members, rows)}, got {tuple(reward_HMN.shape)}"
         )
     if bool(reward_HMN.isnan().any()):
-        raise ValueError("the reward function returned NaN")
+        raise ValueError(
+            "the reward function returned NaN; numbers that are missing at the start are NaN"
+        )
     reward_HMN = reward_HMN.double()
     return reward_HMN if imagined.alive is None else reward_HMN * imagined.alive[:-1]
 

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
@@ -45,6 +47,19 @@ def test_sequences_follow_each_group():
     a, b, c = _row("g", 0.0, 1.0), _row("h", 5.0, 6.0), _row("g", 1.0, 2.0, terminated=True)
     d, e = _row("g", 2.0, 3.0), _row("h", 7.0, 8.0)
     assert sequences([a, b, c, d, e], ["x"]) == [[a, c], [b], [d], [e]]
+
+
+def test_a_missing_value_continues_only_a_missing_one():
+    a, b, c = _row("g", 0.0, None), _row("g", math.nan, 2.0), _row("g", None, 3.0)
+    d = Transition(group="g", observation={}, action={}, next_observation={"x": 4.0})
+    assert sequences([a, b], ["x"]) == [[a, b]]
+    assert sequences([a, d], ["x"]) == [[a, d]]
+    assert sequences([b, c], ["x"]) == [[b], [c]]
+    assert [row.observation["x[-1]"] for row in with_history(SPEC, [a, d])] == [0.0, 0.0]
+    assert [row.observation["x[-1]"] for row in with_history(SPEC, [d, _row("g", 4.0, 5.0)])] == [
+        None,
+        None,
+    ]
 
 
 def test_earlier_steps_become_fields():

@@ -1,3 +1,4 @@
+import math
 import random
 from dataclasses import replace
 
@@ -5,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from infrastructure.agent_contract.transition import Box, Transition, TransitionSpec
+from infrastructure.agent_contract.transition import Box, Discrete, Text, Transition, TransitionSpec
 from infrastructure.trajectories.history import stack_history
 from infrastructure.world_model import WorldModel
+from infrastructure.world_model.fitting import fit_candidates, prepare_training_data
 from infrastructure.world_model.planning import Dynamics, PlanSettings
 
 SPRING_SPEC = TransitionSpec(
@@ -148,3 +150,91 @@ def test_a_held_field_keeps_its_value(tasting, taste):
     chosen = PlanSettings(bounds={"push": (-1, 1)}, hold=["taste"], iterations=5)
     plan = tasting.plan({"x": 0.0, "taste": taste}, 3, chosen)
     assert [action["push"] for action in plan.actions] == pytest.approx([taste] * 3, abs=0.15)
+
+
+LAMP_SPEC = TransitionSpec(
+    observation={"x": Box(), "heat": Box(), "lamp": Discrete(values=("off", "on"))},
+    action={"say": Text()},
+    targets={"x": Box(delta=True), "heat": Box(), "lamp": Discrete(values=("off", "on"))},
+)
+
+
+def _lamp(rows=1500):
+    """Words switch a lamp; its heat is 3 where it burns, else 1; its state and heat have gaps."""
+    generator, made = random.Random(0), []
+    for number in range(rows):
+        x, lamp = generator.uniform(-1, 1), generator.choice(("off", "on"))
+        heat = 3.0 if lamp == "on" else 1.0
+        say = generator.choice(("switch it on please", "switch it off now", ""))
+        after = {"switch it on please": "on", "switch it off now": "off"}.get(say, lamp)
+        before = {"x": x, "heat": heat, "lamp": lamp}
+        if number % 4 == 0:
+            before |= {"heat": None, "lamp": None}
+        made.append(
+            Transition(
+                group=f"g{number // 10}",
+                observation=before,
+                action={"say": say},
+                next_observation={
+                    "x": x + 0.1 * (after == "on"),
+                    "heat": 3.0 if after == "on" else 1.0,
+                    "lamp": after,
+                },
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def lamp():
+    model, rows = WorldModel(LAMP_SPEC, members=2, hidden=32), _lamp()
+    model.fit(rows, epochs=15, batch_size=64, device="cpu", precision="fp32")
+    data = prepare_training_data(LAMP_SPEC, rows)
+    candidates = fit_candidates(data, model.fitted_model.ensemble)
+    return {name: WorldModel.from_fitted(candidates[name], {}) for name in candidates}
+
+
+@pytest.mark.parametrize("family", ["linear", "ensemble", "blend"])
+@pytest.mark.parametrize("say", ["switch it on please", ""])
+@pytest.mark.parametrize("missing", [(), ("heat", "lamp"), ("x",)])
+def test_the_first_step_is_that_of_a_prediction(lamp, family, say, missing):
+    model = lamp[family]
+    start = {
+        name: None if name in missing else value
+        for name, value in {"x": 0.5, "heat": 3.0, "lamp": "on"}.items()
+    }
+    rolled = model.rollout(start, [{"say": say}] * 2, particles=0)
+    [expected] = model.predict_batch([start], [{"say": say}])
+    means = {name: each[0, 1].item() for name, each in rolled.mean.items()}
+    for name, mean in means.items():
+        assert mean == pytest.approx(expected.next_state[name], abs=0.1, nan_ok=True)
+    assert math.isnan(means["x"]) == ("x" in missing)
+    assert bool(rolled.in_range.all()) == ("x" not in missing)
+
+
+def test_a_gap_ends_where_the_model_predicts_the_field(lamp):
+    start = {"x": 0.5, "heat": math.nan}
+    words = ["switch it on please", "", "switch it off now"]
+    rolled = lamp["ensemble"].rollout(start, [{"say": word} for word in words], particles=3)
+    heat, label = rolled.observation["heat"], rolled.observation["lamp"]
+    assert bool(heat[..., 0].isnan().all())
+    assert bool((label[..., 0] == 2).all())
+    assert heat[..., 1:].mean((0, 1)).tolist() == pytest.approx([3.0, 3.0, 1.0], abs=0.3)
+    assert bool((label[..., 1:] < 2).all())
+
+
+def test_a_plan_begins_where_values_are_missing(lamp):
+    settings = PlanSettings(
+        candidates=[{"say": "switch it on please"}, {"say": "switch it off now"}],
+        reward=lambda before, action, after: -(after["heat"] - 1.0).square(),
+    )
+    plan = lamp["ensemble"].plan({"x": 0.0, "lamp": None}, 2, settings)
+    assert [action["say"] for action in plan.actions] == ["switch it off now"] * 2
+
+
+def test_earlier_gaps_move_back(spring):
+    start = stack_history(SPRING_SPEC, [{"x": None}, {"x": 0.3}], [{"push": 0.1}])
+    rolled = spring.rollout(start, [{"push": 0.0}] * 3, particles=0)
+    assert start["x[-1]"] is None
+    assert rolled.observation["x[-1]"].isnan()[0, 0].tolist() == [True, False, False, False]
+    assert rolled.in_range[0, 0].tolist()[0] is False

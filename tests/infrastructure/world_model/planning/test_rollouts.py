@@ -69,9 +69,10 @@ def test_an_authors_reward_counts(line):
 @pytest.mark.parametrize(
     ("observation", "actions", "horizon", "told"),
     [
-        ({"x": (0.0, math.nan)}, PUSHES, None, "must be finite"),
+        ({"x": (0.0, math.inf)}, PUSHES, None, "must be finite"),
         ({"x": (0.0,)}, PUSHES, None, "shape"),
         ({}, PUSHES, None, "missing"),
+        ({"x": (0.0, 0.0)}, [{"push": None}], None, "'push' is missing"),
         ({"x": (0.0, 0.0)}, [], None, "horizon"),
         ({"x": (0.0, 0.0)}, PUSHES, 0, "horizon must be at least 1"),
         ({"x": (0.0, 0.0)}, PUSHES, 11, "10 steps"),
