@@ -207,7 +207,8 @@ class Dynamics:
         if noise is not None:
             change_MNX = change_MNX + heads.noise(output_MNQ, linear_MNQ, noise)
         # A number that is missing stays missing, unless it is predicted.
-        following_MNX = torch.where(heads.keep, state_MNX, 0.0).add_(heads.offset).add_(change_MNX)
+        following_MNX = state_MNX.masked_fill(heads.replaced, 0.0).add_(heads.offset)
+        following_MNX.add_(change_MNX)
         self._shift(following_MNX, state_MNX, actions.raw[number])
         for name, head in self._labels.items():
             label_MN = _pick(head.probabilities(output_MNQ, linear_MNQ), noise)

@@ -69,8 +69,8 @@ class Heads:
     Attributes:
         fold: Map of the ensemble's raw outputs, ``[O, Q]`` float32.
         linear: Map of the linear model's outputs; None if the blend has no share of it.
-        keep: Whether the prediction is added to the current state's column, or replaces it,
-            ``[X]`` bool.
+        replaced: Whether the prediction replaces the current state's column, instead of being
+            added to it, ``[X]`` bool.
         offset: What is added to the state's columns besides, ``[X]`` float64.
         reward_offset: What is added to the reward.
         labels: Heads of `Discrete` targets.
@@ -83,7 +83,7 @@ class Heads:
         total = 2 * self.width + 1 + logits
         fold, offset = torch.zeros(outputs, total), torch.zeros(self.width + 1).double()
         linear = torch.zeros(sum(shape.boxes.values()) + logits, total)
-        keep = torch.ones(self.width, dtype=torch.bool)
+        self.replaced = torch.zeros(self.width, dtype=torch.bool)
         self._weight, self._linear_weight = torch.zeros(self.width), torch.zeros(self.width)
         self._scale, self._linear_variance = torch.ones(self.width), torch.zeros(self.width)
         self._correction = _Correction.none(self.width)
@@ -94,7 +94,7 @@ class Heads:
         for name, target in model.spec.targets.items():
             columns = state.columns.get(name) if name not in NOT_IN_STATE else None
             if columns is not None and not (isinstance(target, Box) and target.delta):
-                keep[columns] = False
+                self.replaced[columns] = True
             if columns is not None and name not in codec.heads:
                 offset[columns] = _base_rate(model, name)
         at, linear_at = 0, 0
@@ -126,7 +126,7 @@ class Heads:
             linear[linear_at + block, place + block] = 1.0
             self.labels[name] = _label_head(model, name, slice(place, place + size))
             at, linear_at, place = at + size, linear_at + size, place + size
-        self.fold, self.keep = fold, keep
+        self.fold = fold
         self.offset, self.reward_offset = offset[:-1], float(offset[-1])
         blended = any(model.weights[name][1] > 0.0 for name in codec.heads)
         self.linear = linear if blended else None
