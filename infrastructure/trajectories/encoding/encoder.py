@@ -91,7 +91,7 @@ class Defaults:
         Raises:
             KeyError, TypeError, ValueError: *value* does not describe them.
         """
-        texts = cast(Mapping[str, Mapping[str, Mapping[str, str]]], value["texts"])
+        texts = cast(Mapping[str, Mapping[str, object]], value["texts"])
         return cls(
             shares=dict(cast(Mapping[str, Sequence[float]], value["shares"])),
             gaps=dict(cast(Mapping[str, Sequence[bool]], value["gaps"])),
@@ -191,9 +191,9 @@ class FeatureEncoder:
                 varies = len(set(labels_of([v for v in values if not is_missing(v)]))) > 1
             else:
                 texts[key] = rows = TextRows.of(values)
-                gaps[key] = [_is_gap(rows.is_blank_N.numpy())]
+                gaps[key] = [_is_gap(rows.of_rows(rows.is_blank_D).numpy())]
                 columns[key] = TextColumn.fit(rows, field.buckets)
-                varies = len(rows.words.lengths) > 1 and bool(columns[key].rows)
+                varies = len(rows.is_missing_D) > 1 and len(columns[key].vocabulary) > 0
             if not varies and not any(gaps[key]):
                 constant.append(key)
         encoder = cls(
@@ -226,7 +226,7 @@ class FeatureEncoder:
     def text_rows(self) -> dict[str, int]:
         """Number of tokens that the ensemble embeds, of each text field that varied."""
         return {
-            key: min(len(self._texts[key].words), EMBEDDED_FEATURES)
+            key: self._embedded(key)
             if key in self._texts
             else len(self._buckets[key])
             if key in self._buckets
@@ -240,11 +240,10 @@ class FeatureEncoder:
         """Number of tokens of the linear model's texts; None if they are those of `text_rows`."""
         if not self._texts:
             return None
-        return {
-            f"{key}{part}": len(vocabulary)
-            for key, column in self._texts.items()
-            for part, vocabulary in column.parts()
-        }
+        return {key: len(column.vocabulary) for key, column in self._texts.items()}
+
+    def _embedded(self, key: str) -> int:
+        return min(self._texts[key].vocabulary.words, EMBEDDED_FEATURES)
 
     @cached_property
     def table_rows(self) -> dict[str, int]:
@@ -330,10 +329,9 @@ class FeatureEncoder:
             else:
                 column = self._texts[key]
                 rows = texts[key] if key in texts else column.rows_of(values)
-                parts, unknown_N = column.encode(rows, blank_is_known=key in self._gaps)
-                dense += self._encode_blanks(key, rows, unknown_N, flags)
-                linear |= {f"{key}{part}": each for part, each in parts.items()}
-                embedded = parts[""].first(EMBEDDED_FEATURES)
+                linear[key], unknown_D = column.encode(rows, blank_is_known=key in self._gaps)
+                dense += self._encode_blanks(key, rows, unknown_D, flags)
+                embedded = linear[key].first(self._embedded(key))
                 tokens[key] = embedded.with_shares(rows_of_tables[key])
         return Features(
             dense=torch.cat(dense, dim=1),
@@ -379,16 +377,17 @@ class FeatureEncoder:
         return [labels_NL]
 
     def _encode_blanks(
-        self, key: str, rows: TextRows, unknown_N: Tensor, flags: _Flags
+        self, key: str, rows: TextRows, unknown_D: NDArray[np.bool_], flags: _Flags
     ) -> list[Tensor]:
         """Mark of texts that are missing or blank, if that was learned; and flags of a text."""
-        flags.add(key, IS_CUT, rows.is_cut_N)
-        flags.add(key, IS_UNKNOWN, unknown_N)
-        if key in self._gaps:
-            return [rows.is_blank_N.float()[:, None]]
-        flags.add(key, IS_MISSING, rows.is_missing_N)
-        flags.add(key, IS_BLANK, rows.is_blank_N & ~rows.is_missing_N)
-        return []
+        odd = {IS_CUT: rows.is_cut_D, IS_UNKNOWN: unknown_D}
+        if key not in self._gaps and rows.is_blank_D.any():
+            odd[IS_MISSING] = rows.is_missing_D
+            odd[IS_BLANK] = rows.is_blank_D & ~rows.is_missing_D
+        for what, odd_D in odd.items():
+            if odd_D.any():
+                flags.add(key, what, rows.of_rows(odd_D))
+        return [rows.of_rows(rows.is_blank_D).float()[:, None]] if key in self._gaps else []
 
     def encode_transitions(self, transitions: Sequence[Transition]) -> Features:
         """Encode recorded transitions; see `encode`."""

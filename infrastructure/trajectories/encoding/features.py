@@ -29,7 +29,7 @@ class Tokens:
             weights once they are renumbered.
         lengths: ``[N]`` int64, tokens per row.
         weights: ``[T]`` float32, factor of each token's embedding. The squares of a row add up to
-            1, unless the row stands for an unknown text.
+            1, unless the row stands for an unknown text; those of words and of characters do.
         shares: ``[N, B]`` float32, weights of each bucket's tokens, for fields of few buckets; else
             None. It says what the tokens say.
     """
@@ -82,6 +82,10 @@ class Tokens:
         if bool(kept_T.all()):
             return Tokens._evenly(numbers_T, self.lengths)
         return Tokens._evenly(numbers_T[kept_T], self._lengths_of(kept_T))
+
+    def together(self, bags: int) -> Tokens:
+        """Make one row of every *bags* rows."""
+        return replace(self, lengths=self.lengths.view(-1, bags).sum(1), shares=None)
 
     def first(self, buckets: int) -> Tokens:
         """Drop the tokens of all but the first *buckets*; the others keep their weights."""

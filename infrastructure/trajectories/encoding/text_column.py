@@ -1,24 +1,21 @@
-"""The texts of one field: hashed, and weighted by the field's vocabularies.
+"""The texts of one field: hashed, and weighted by the field's vocabulary.
 
-Shapes: N rows, D distinct texts.
+Shapes: N rows, D distinct texts, G bags of features of these; see `Bags`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from infrastructure.trajectories.encoding.features import Tokens
-from infrastructure.trajectories.encoding.text_features import (
-    MAX_CHARACTERS,
-    is_word,
-    text_features,
-)
+from infrastructure.trajectories.encoding.text_features import MAX_CHARACTERS, is_word
 from infrastructure.trajectories.encoding.vocabulary import Bags, Vocabulary
 from infrastructure.trajectories.schema import is_missing
 
@@ -26,7 +23,7 @@ MOST_CUT_UP = 1 << 22
 """Characters of all distinct texts of a field up to which their words are cut into pieces, too:
 little data gains most from pieces, and much of it would take long."""
 
-WORDS, CHARACTERS = "", ".characters"
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,17 +32,16 @@ class TextRows:
 
     Attributes:
         place_N: Position of each row's text among the distinct ones, int64.
-        words, characters: Features of the distinct texts.
-        is_missing_N, is_blank_N, is_cut_N: Whether a row's text is missing; missing, or without a
-            word or mark; longer than `MAX_CHARACTERS`.
+        bags: Features of the distinct texts.
+        is_missing_D, is_blank_D, is_cut_D: Whether a text is missing; missing, or without a word
+            or mark; longer than `MAX_CHARACTERS`.
     """
 
     place_N: Tensor
-    words: Bags
-    characters: Bags
-    is_missing_N: Tensor
-    is_blank_N: Tensor
-    is_cut_N: Tensor
+    bags: Bags
+    is_missing_D: Flags
+    is_blank_D: Flags
+    is_cut_D: Flags
 
     @classmethod
     def of(cls, values: Sequence[object], *, characters: bool | None = None) -> TextRows:
@@ -54,139 +50,108 @@ class TextRows:
         Args:
             characters: Whether to cut words into pieces; None to decide by `MOST_CUT_UP`.
         """
-        places = dict[str | tuple[str, ...], int]()
-        texts = [
-            "" if is_missing(value) else value if isinstance(value, str) else _tokens(value)
-            for value in values
-        ]
+        places = dict[str | tuple[str, ...] | None, int]()
         place_N = torch.tensor(
-            [places.setdefault(text, len(places)) for text in texts], dtype=torch.int64
+            [
+                places.setdefault(value if isinstance(value, str) else _key(value), len(places))
+                for value in values
+            ],
+            dtype=torch.int64,
         )
-        strings = [text for text in places if isinstance(text, str)]
+        texts = [text or "" for text in places]
         if characters is None:
-            characters = sum(map(len, strings)) <= MOST_CUT_UP
-        hashed = [text_features(text, characters=characters) for text in places]
-        words = Bags.of(each for each, _ in hashed)
-        cut = [isinstance(text, str) and len(text) > MAX_CHARACTERS for text in places]
+            characters = sum(len(text) for text in texts if isinstance(text, str)) <= MOST_CUT_UP
+        bags = Bags.of(texts, characters=characters)
         return cls(
             place_N=place_N,
-            words=words,
-            characters=Bags.of(each for _, each in hashed),
-            is_missing_N=torch.tensor(list(map(is_missing, values)), dtype=torch.bool),
-            is_blank_N=torch.from_numpy(words.lengths == 0)[place_N],
-            is_cut_N=torch.tensor(cut, dtype=torch.bool)[place_N],
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextColumn:
-    """Vocabularies of a text field.
-
-    Attributes:
-        words: Words, pairs of words, and pieces of scripts without spaces.
-        characters: Pieces of words; None if words are not cut.
-    """
-
-    words: Vocabulary
-    characters: Vocabulary | None
-
-    @classmethod
-    def fit(cls, rows: TextRows, most: int) -> TextColumn:
-        """Fit both vocabularies, of at most so many features each, to training texts."""
-        counts_D = np.bincount(rows.place_N.numpy(), minlength=len(rows.words.lengths))
-        characters = rows.characters
-        return cls(
-            words=Vocabulary.fit(rows.words, counts_D, most),
-            characters=(
-                Vocabulary.fit(characters, counts_D, most) if len(characters.hashes) else None
+            bags=bags,
+            is_missing_D=np.array([text is None for text in places], dtype=np.bool_),
+            is_blank_D=bags.lengths[:: bags.per_text] == 0,
+            is_cut_D=np.array(
+                [len(text) > MAX_CHARACTERS and isinstance(text, str) for text in texts],
+                dtype=np.bool_,
             ),
         )
 
-    @property
-    def rows(self) -> int:
-        """Number of features."""
-        return sum(len(vocabulary) for _, vocabulary in self.parts())
+    def of_rows(self, flags_D: Flags) -> Tensor:
+        """*flags_D* of each row's text, ``[N]``."""
+        return torch.from_numpy(flags_D)[self.place_N]
 
-    def parts(self) -> Iterator[tuple[str, Vocabulary]]:
-        """Yield the vocabularies, and what is appended to the field's key for each."""
-        yield WORDS, self.words
-        if self.characters is not None:
-            yield CHARACTERS, self.characters
+
+class TextColumn:
+    """Vocabulary of a text field, and the texts that it gives."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._is_word_V = is_word(vocabulary.features)
+
+    @classmethod
+    def fit(cls, rows: TextRows, most: int) -> TextColumn:
+        """Fit a vocabulary of at most so many words, and as many characters, to training texts."""
+        counts_D = np.bincount(rows.place_N.numpy(), minlength=len(rows.is_missing_D))
+        return cls(Vocabulary.fit(rows.bags, counts_D, most))
 
     def rows_of(self, values: Sequence[object]) -> TextRows:
-        """Hash *values* as far as the vocabularies go."""
-        return TextRows.of(values, characters=self.characters is not None)
+        """Hash *values* as far as the vocabulary goes."""
+        return TextRows.of(values, characters=self.vocabulary.has_characters)
 
-    def encode(self, rows: TextRows, *, blank_is_known: bool) -> tuple[dict[str, Tokens], Tensor]:
+    def encode(self, rows: TextRows, *, blank_is_known: bool) -> tuple[Tokens, Flags]:
         """Weigh the texts; an unknown one becomes the mean text.
 
         Args:
             blank_is_known: Whether a blank text has no tokens, instead of those of the mean text.
 
         Returns:
-            Tokens by what is appended to the field's key; and whether a row's text is not blank,
-            but has no known word, ``[N]`` bool.
+            Tokens; and whether a text is not blank, but has no known word, ``[D]``.
         """
-        weighed = {
-            part: vocabulary.weigh(rows.words if part == WORDS else rows.characters)
-            for part, vocabulary in self.parts()
-        }
-        unknown_D = self._is_unknown(rows.words, weighed[WORDS])
-        encoded = {}
-        for part, vocabulary in self.parts():
-            tokens = weighed[part]
-            neutral_D = tokens.lengths == 0
-            if part == WORDS:
-                neutral_D = neutral_D | unknown_D
-            if blank_is_known:
-                neutral_D = neutral_D & ~torch.from_numpy(rows.words.lengths == 0)
-            place_D = torch.arange(len(neutral_D))
-            if bool(neutral_D.any()):
-                place_D[neutral_D] = len(neutral_D)
-                tokens = Tokens.join([tokens, vocabulary.neutral()])
-            elif len(rows.place_N) == len(place_D):  # all texts are distinct, in their order
-                encoded[part] = tokens
-                continue
-            encoded[part] = tokens.take(place_D[rows.place_N])
-        return encoded, unknown_D[rows.place_N]
+        tokens, bags, per_text = self.vocabulary.weigh(rows.bags), rows.bags, rows.bags.per_text
+        unknown_D = self._is_unknown(bags, tokens)
+        neutral_G = tokens.lengths.numpy() == 0
+        neutral_G[::per_text] |= unknown_D
+        if blank_is_known:
+            neutral_G &= ~np.repeat(rows.is_blank_D, per_text)
+        place_G = np.arange(len(neutral_G))
+        is_neutral = bool(neutral_G.any())
+        if is_neutral:
+            place_G[neutral_G] = len(place_G) + place_G[neutral_G] % per_text
+            tokens = Tokens.join([tokens, self.vocabulary.neutral(per_text)])
+        if is_neutral or len(rows.place_N) > len(unknown_D):  # or some texts are in several rows
+            bags_DB = torch.from_numpy(place_G).view(-1, per_text)
+            tokens = tokens.take(bags_DB[rows.place_N].view(-1))
+        return tokens.together(per_text), unknown_D
 
-    def _is_unknown(self, bags: Bags, known: Tokens) -> Tensor:
-        """Whether a text is not blank, but has no known word, ``[D]`` bool.
+    def _is_unknown(self, bags: Bags, known: Tokens) -> Flags:
+        """Whether a text is not blank, but has no known word, ``[D]``.
 
         Marks alone do not make a text known, unless it has no words.
 
         Args:
             known: Known features of *bags*.
         """
-        size = len(bags.lengths)
-        rows_T = np.repeat(np.arange(size), known.lengths.numpy())
-        is_known_word_T = is_word(self.words.hashes[known.buckets.numpy()])
-        unknown_D = np.bincount(rows_T[is_known_word_T], minlength=size) == 0
+        count = len(bags.lengths) // bags.per_text
+        texts_T = np.repeat(np.arange(len(bags.lengths)) // bags.per_text, known.lengths.numpy())
+        known_T = texts_T[self._is_word_V[known.buckets.numpy()]]
+        unknown_D = np.bincount(known_T, minlength=count) == 0
         if unknown_D.any():
-            all_rows_T = np.repeat(np.arange(size), bags.lengths)
-            has_words_D = np.bincount(all_rows_T[is_word(bags.hashes)], minlength=size) > 0
-            unknown_D &= (bags.lengths > 0) & (has_words_D | (known.lengths.numpy() == 0))
-        return torch.from_numpy(unknown_D)
+            texts_T = np.repeat(np.arange(len(bags.lengths)) // bags.per_text, bags.lengths)
+            has_words_D = np.bincount(texts_T[is_word(bags.features)], minlength=count) > 0
+            is_marks_D = known.lengths.numpy()[:: bags.per_text] > 0
+            unknown_D &= (bags.lengths[:: bags.per_text] > 0) & (has_words_D | ~is_marks_D)
+        return np.asarray(unknown_D)
 
     def to_json(self) -> dict[str, object]:
-        """Return both vocabularies as a JSON object."""
-        return {
-            part.lstrip(".") or "words": vocabulary.to_json() for part, vocabulary in self.parts()
-        }
+        """Return the vocabulary as a JSON object."""
+        return self.vocabulary.to_json()
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Mapping[str, str]]) -> TextColumn:
+    def from_json(cls, value: Mapping[str, object]) -> TextColumn:
         """Rebuild the column that `to_json` wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: *value* does not describe vocabularies.
+            KeyError, TypeError, ValueError: *value* does not describe a vocabulary.
         """
-        characters = value.get("characters")
-        return cls(
-            words=Vocabulary.from_json(value["words"]),
-            characters=None if characters is None else Vocabulary.from_json(characters),
-        )
+        return cls(Vocabulary.from_json(value))
 
 
-def _tokens(value: object) -> tuple[str, ...]:
-    return tuple(cast("Sequence[str]", value))
+def _key(value: object) -> tuple[str, ...] | None:
+    return None if is_missing(value) else tuple(cast("Sequence[str]", value))

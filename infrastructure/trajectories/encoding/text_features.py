@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 MAX_CHARACTERS = 1 << 20
 """Characters of a text that are read; the rest is cut."""
 
-Hashes = NDArray[np.uint32]
+CHARACTERS = np.uint64(1 << 32)
+"""Least feature of those that are characters in words: a hash of 32 bits, and this bit."""
+
+Features = NDArray[np.uint64]
 
 _ASCII_TOKEN = re.compile(r"\w+|[^\w\s]")
 # Scripts that put no spaces between words: each run of characters is cut into short pieces.
@@ -39,48 +42,68 @@ def normalise(text: str) -> str:
     return unicodedata.normalize("NFC", folded)
 
 
-def is_word(hashes: Hashes) -> NDArray[np.bool_]:
-    """Whether each of *hashes* is of a word or a piece, not of a mark or a pair."""
-    return np.asarray(hashes & np.uint32(1) == 0)
+def is_word(features: Features) -> NDArray[np.bool_]:
+    """Whether each of *features* is a word or a run without spaces.
+
+    The others are marks, pairs, and characters in words.
+    """
+    return np.asarray((features < CHARACTERS) & (features & np.uint64(1) == 0))
 
 
-def text_features(text: str | Sequence[str], *, characters: bool) -> tuple[Hashes, Hashes]:
-    """Hash the features of *text*, alike in every process and Python version.
+def text_features(
+    texts: Sequence[str | Sequence[str]], *, characters: bool
+) -> tuple[NDArray[np.int64], Features]:
+    """Hash the features of *texts*, alike in every process and Python version.
 
     A string is split into words and punctuation marks; each of them and each adjacent pair is a
     feature, and so are runs of up to 3 characters of scripts without spaces. A list holds tokens
     that its author chose; each is hashed unchanged.
 
     Args:
-        characters: Whether to cut the words of other scripts into runs of 3 to 5 characters.
+        characters: Whether to cut the words of other scripts into runs of 3 to 5 characters. These
+            features are at least `CHARACTERS`, the others are below it.
 
     Returns:
-        Features of words, and those of the characters in words; repeated ones are repeated.
+        Text of each feature, and the feature; repeated ones are repeated.
     """
-    if not isinstance(text, str):
-        words = np.array([_hash(token) for token in text], dtype=np.uint32)
-        return words & ~np.uint32(1), _NONE
-    text = normalise(text[:MAX_CHARACTERS])
-    pieces = list[int]()
-    if text.isascii():
-        tokens = _ASCII_TOKEN.findall(text)
-    else:
-        tokens = list[str]()
-        for token, unspaced in _token().findall(text):
-            if unspaced:
-                pieces += _cut(unspaced, _UNSPACED_LENGTHS)
-            else:
-                tokens.append(token)
-    words = np.array([_hash(token) for token in tokens], dtype=np.uint32)
-    pairs = (words[:-1] * _PAIR + words[1:]) | np.uint32(1)
-    parts = [_pieces_of_word(token) for token in tokens] if characters else []
+    words, singles = list[str](), list[int]()
+    lengths_of_words, lengths_of_singles = list[int](), list[int]()
+    for text in texts:
+        words_before, singles_before = len(words), len(singles)
+        if isinstance(text, str):
+            _split(normalise(text[:MAX_CHARACTERS]), words, singles)
+        else:
+            singles += [_hash(token) & ~1 for token in text]
+        lengths_of_words.append(len(words) - words_before)
+        lengths_of_singles.append(len(singles) - singles_before)
+    text_of_word = np.repeat(np.arange(len(texts)), lengths_of_words)
+    hashes = np.fromiter(map(_hash, words), dtype=np.uint32, count=len(words))
+    is_pair = text_of_word[1:] == text_of_word[:-1]
+    pairs = ((hashes[:-1] * _PAIR + hashes[1:]) | np.uint32(1))[is_pair]
+    runs = list(map(_runs_of_word, words)) if characters else []
     return (
-        np.concatenate([words, pairs, np.array(pieces, dtype=np.uint32)]),
-        np.concatenate([_NONE, *parts]),
+        np.concatenate(
+            [
+                text_of_word,
+                text_of_word[1:][is_pair],
+                np.repeat(np.arange(len(texts)), lengths_of_singles),
+                np.repeat(text_of_word, list(map(len, runs))) if runs else text_of_word[:0],
+            ]
+        ),
+        np.concatenate([hashes, pairs, np.array(singles, dtype=np.uint64), *runs]),
     )
 
 
-_NONE = np.empty(0, dtype=np.uint32)
+def _split(text: str, words: list[str], runs: list[int]) -> None:
+    """Append words and marks of *text*, and hashes of runs of scripts without spaces."""
+    if text.isascii():
+        words += _ASCII_TOKEN.findall(text)
+        return
+    for token, unspaced in _token().findall(text):
+        if unspaced:
+            runs += _cut(unspaced, _UNSPACED_LENGTHS)
+        else:
+            words.append(token)
 
 
 @cache
@@ -103,10 +126,10 @@ def _cut(text: str, lengths: Sequence[int]) -> list[int]:
 
 
 @lru_cache(maxsize=1 << 15)
-def _pieces_of_word(word: str) -> Hashes:
-    if not word[0].isalnum():  # a mark
-        return _NONE
-    return np.array(_cut(f"<{word}>", _SPACED_LENGTHS), dtype=np.uint32)
+def _runs_of_word(word: str) -> Features:
+    """Runs of characters in *word* and the marks of its ends; none of a punctuation mark."""
+    runs = _cut(f"<{word}>", _SPACED_LENGTHS) if word[0].isalnum() else []
+    return np.array(runs, dtype=np.uint64) | CHARACTERS
 
 
 @lru_cache(maxsize=1 << 16)

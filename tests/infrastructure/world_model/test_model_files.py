@@ -124,16 +124,11 @@ def _resave(folder, change):
 def test_weights_are_saved_only_for_tokens_that_occurred(fitted, saved):
     encoder = json.loads((saved / "model.json").read_text())["model"]["encoder"]
     texts = encoder["texts"]["observation.code"]
-    words, characters = (
-        len(base64.b64decode(texts[part]["hashes"])) // 4 for part in ("words", "characters")
-    )
+    words, features = texts["words"], len(base64.b64decode(texts["hashes"])) // 4
     assert words < fitted.fitted_model.encoder.table_rows["observation.code"] < 128
     states = torch.load(_weights(saved)[0], weights_only=True)
-    tables = [
-        states[part][f"embeddings.{number}.bag.weight"]
-        for part, number in (("ensemble", 0), ("linear", 0), ("linear", 1))
-    ]
-    assert [len(table) for table in tables] == [words, words, characters]
+    tables = [states[part]["embeddings.0.bag.weight"] for part in ("ensemble", "linear")]
+    assert [len(table) for table in tables] == [words, features]
     for table in tables:
         assert table.untyped_storage().nbytes() == table.nbytes
 
@@ -152,17 +147,18 @@ def test_weights_beyond_the_range_of_fp16_are_not_halved(fitted, saved, tmp_path
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda words: words | {"mean": ""}, "hashes, .* differ in number"),
-        (lambda words: words | {"hashes": "AAAA" * 8}, "hash"),
-        (lambda words: words | {"idf": "?"}, "not base64"),
-        (lambda words: {"hashes": words["hashes"]}, "idf"),
-        (lambda words: dict.fromkeys(words, ""), "size mismatch"),
+        (lambda saved: saved | {"mean": ""}, "hashes, .* differ in number"),
+        (lambda saved: saved | {"hashes": "AAAA" * 8}, "hash"),
+        (lambda saved: saved | {"idf": "?"}, "not base64"),
+        (lambda saved: saved | {"words": -1}, "number of words"),
+        (lambda saved: {"words": 0, "hashes": saved["hashes"]}, "idf"),
+        (lambda _: {"words": 0, "hashes": "", "idf": "", "mean": ""}, "size mismatch"),
     ],
 )
 def test_a_corrupt_vocabulary_is_named_with_the_remedy(saved, damage, problem):
     def change(model):
-        texts = model["encoder"]["texts"]["observation.code"]
-        texts["words"] = damage(texts["words"])
+        texts = model["encoder"]["texts"]
+        texts["observation.code"] = damage(texts["observation.code"])
 
     _resave(saved, change)
     with pytest.raises(ModelFileError, match=rf"(?s){problem}.* or remove it"):

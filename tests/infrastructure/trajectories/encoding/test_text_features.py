@@ -3,11 +3,13 @@ import subprocess
 import sys
 import unicodedata
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from infrastructure.trajectories.encoding.text_features import (
+    CHARACTERS,
     MAX_CHARACTERS,
     is_word,
     normalise,
@@ -15,18 +17,20 @@ from infrastructure.trajectories.encoding.text_features import (
 )
 
 
-def _hashes(text: str, *, characters: bool = True) -> tuple[list[int], list[int]]:
-    words, pieces = text_features(text, characters=characters)
-    return words.tolist(), pieces.tolist()
+def _hashes(text: str | list[str], *, characters: bool = True) -> tuple[list[int], list[int]]:
+    texts, features = text_features([text], characters=characters)
+    assert not texts.any()
+    parts = features[features < CHARACTERS], features[features >= CHARACTERS]
+    return parts[0].tolist(), parts[1].tolist()
 
 
 def test_a_string_gives_words_marks_and_pairs() -> None:
     (good,), (bad,), (mark,) = (_hashes(text)[0] for text in ("good", "bad", "!"))
-    words, pieces = text_features("good bad!", characters=False)
-    assert words[:3].tolist() == [good, bad, mark]
+    words, pieces = _hashes("good bad!", characters=False)
+    assert words[:3] == [good, bad, mark]
     assert len(words) == 3 + 2  # two pairs
-    assert is_word(words).tolist() == [True, True, False, False, False]
-    assert len(pieces) == 0
+    assert is_word(np.array(words, dtype=np.uint64)).tolist() == [True, True, False, False, False]
+    assert pieces == []
     assert words[3] not in _hashes("bad good")[0]  # the order of a pair counts
 
 
@@ -46,10 +50,20 @@ def test_scripts_without_spaces_are_cut_into_runs_of_up_to_3_characters(text: st
 
 
 def test_a_list_holds_tokens_that_its_author_chose() -> None:
-    words, pieces = text_features(["Good one", "good one", "!"], characters=True)
-    assert len(set(words.tolist())) == 3
-    assert is_word(words).all()
-    assert len(pieces) == 0
+    words, pieces = _hashes(["Good one", "good one", "!"])
+    assert len(set(words)) == 3
+    assert is_word(np.array(words, dtype=np.uint64)).all()
+    assert pieces == []
+
+
+@given(st.lists(st.text() | st.lists(st.text(min_size=1)), max_size=5), st.booleans())
+def test_texts_together_give_what_each_gives_alone(
+    together: list[str | list[str]], characters: bool
+) -> None:
+    texts, features = text_features(together, characters=characters)
+    for number, text in enumerate(together):
+        alone = text_features([text], characters=characters)[1]
+        assert sorted(features[texts == number].tolist()) == sorted(alone.tolist())
 
 
 @given(st.text())
@@ -77,7 +91,7 @@ def test_a_text_is_read_up_to_the_limit() -> None:
 def test_hashes_are_the_same_in_every_process() -> None:
     program = (
         "from infrastructure.trajectories.encoding.text_features import text_features;"
-        "print([part.tolist() for part in text_features('Née 好 x', characters=True)])"
+        "print(text_features(['Née 好 x'], characters=True)[1].tolist())"
     )
     output = subprocess.run(
         [sys.executable, "-c", program],
@@ -86,5 +100,6 @@ def test_hashes_are_the_same_in_every_process() -> None:
         text=True,
         check=True,
     )
-    assert json.loads(output.stdout) == list(_hashes("Née 好 x"))
+    words, pieces = _hashes("Née 好 x")
+    assert json.loads(output.stdout) == words + pieces
     assert _hashes("return")[0] == [0xA79E3F0F & ~1]
