@@ -36,6 +36,7 @@ def set_aside_other_weights(context: RunContext, encoder: FeatureEncoder) -> Non
     ):
         with suppress(FileNotFoundError):  # there is none, or another rank has renamed it
             renamed.append(str((context.run_folder / name).rename(context.run_folder / kept)))
+    context.run_folder.mkdir(parents=True, exist_ok=True)
     write_atomically(mark, now)
     if renamed:
         context.logger.warning(
