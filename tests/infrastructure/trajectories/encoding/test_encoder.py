@@ -170,7 +170,9 @@ def test_one_varying_dimension_suffices_to_be_out_of_range():
 
 def test_numbers_are_standardised_and_heavy_tails_squeezed():
     spec = TransitionSpec(
-        observation={"plain": Box(), "heavy": Box()}, action={}, targets={"reward": Box()}
+        observation={"plain": Box(), "heavy": Box()},
+        action={},
+        targets={"plain": Box(), "heavy": Box()},
     )
     rng = np.random.default_rng(0)
     plain, heavy = rng.normal(100, 5, 5000), np.exp(rng.normal(0, 3, 5000))
