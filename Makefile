@@ -7,7 +7,7 @@ SEED ?= 0
 SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: help run test test-long quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
+.PHONY: help run test test-long quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
@@ -29,6 +29,7 @@ check: $(STAMP)  ## Lint, types, import direction
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 clients/python/genesis_client  # mypy knows no older one
 	$(BIN)/lint-imports
 
 install:  ## Install or upgrade the systemd service, as root; DEVICE=cuda for GPUs
@@ -47,8 +48,8 @@ $(SITE)/index.html: | $(STAMP)  # once; make docs renews it
 docs-serve: docs  ## Build the documentation and show it on http://127.0.0.1:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8000
 
-wheel: docs  ## Build the wheel, documentation included, into dist/
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+wheel: docs  ## Build the wheels of daemon, documentation included, and client into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ./clients/python
 
 drill: $(STAMP)  ## Rehearse the rollback with a real daemon, in a minute
 	$(BIN)/python deploy/drill/drill.py
@@ -84,7 +85,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(ALONE)
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model  ## All of the measurements below, in some six hours
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model  ## All of the measurements below, in some six hours
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -105,6 +106,9 @@ bench-run: $(STAMP)  ## Measure what a run costs besides learning, in ten minute
 
 bench-start: $(STAMP)  ## Measure the start of a run, cold and pre-warmed, in two minutes
 	$(BIN)/python -m benchmarks.start
+
+bench-client: $(STAMP)  ## Measure what the client costs an agent's process, in a minute
+	$(BIN)/python -m benchmarks.client
 
 bench-agents: $(STAMP)  ## Measure all eighteen agents and a round of fifteen of them, in over an hour
 	$(BIN)/python -m benchmarks.agents table
@@ -155,7 +159,7 @@ clean:  ## Remove the virtual environment; recorded data stays
 .env:
 	install -m 600 .env.example .env  # it may hold a token
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml clients/python/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("genesis-fp16 needs Python 3.11 or newer, got " + sys.version.split()[0] + "; try: make PYTHON=python3.11 run")'
 	@echo "Installing genesis-fp16 into $(VENV): once, a minute or two with a fast connection."
 	@echo "1/3 a virtual environment and pip"
@@ -164,6 +168,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "2/3 torch: 200 MB for a CPU, several GB with CUDA; most of the time goes here"
 	@$(PIP) --constraint constraints.txt torch
 	@echo "3/3 genesis-fp16 with its other libraries and the tools for its tests"
-	@$(PIP) --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) --constraint constraints.txt --editable '.[dev]' --editable clients/python
 	@touch $(STAMP)
 	@echo "Installed."

@@ -1,0 +1,1 @@
+"""What the client costs the process of an agent."""

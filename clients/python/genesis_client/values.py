@@ -1,0 +1,77 @@
+"""Values of an agent's fields become JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+
+def plain(value: object, field: str) -> object:
+    """Return *value* in the types of JSON; NaN, which means missing, becomes null.
+
+    Args:
+        value: None, text, number, boolean, list, tuple or mapping of these, or an object with
+            ``tolist()``, as NumPy's scalars and arrays have it.
+        field: Name for the message.
+
+    Raises:
+        TypeError: A value, or the key of a mapping, is of another type.
+        ValueError: A number is infinite, or a value contains itself.
+    """
+    try:
+        return _plain(value, field)
+    except RecursionError:
+        raise ValueError(f"{field} contains itself, or is nested too deeply") from None
+
+
+def _plain(value: object, field: str) -> object:
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise ValueError(f"{field} must be finite, or NaN if missing, got {value}")
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {_key(key, field): _plain(each, f"{field}.{key}") for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each, f"{field}[{number}]") for number, each in enumerate(value)]
+    if callable(tolist := getattr(value, "tolist", None)):
+        return _plain(tolist(), field)
+    raise TypeError(
+        f"{field} must be text, a number, a boolean, None, or a list or mapping of these, "
+        f"got {type(value).__name__}"
+    )
+
+
+def _key(key: object, field: str) -> str:
+    if isinstance(key, str):
+        return key
+    raise TypeError(f"the keys of {field} must be text, got {key!r}")
+
+
+def plain_mapping(value: object, field: str) -> dict[str, object]:
+    """Return a mapping of fields in the types of JSON; see `plain`."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{field} must be a mapping of names to values, got {type(value).__name__}")
+    return {_key(key, field): plain(each, f"{field}.{key}") for key, each in value.items()}
+
+
+def finite(value: float, field: str) -> float:
+    """Return *value* as a number.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is not finite.
+    """
+    number = plain(value, field)
+    if isinstance(number, bool) or not isinstance(number, (int, float, type(None))):
+        raise TypeError(f"{field} must be a number, got {type(value).__name__}")
+    if number is None:
+        raise ValueError(f"{field} must be finite, got {value}")
+    return number
+
+
+def encode(value: object) -> bytes:
+    """Return JSON in one line of ASCII."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
