@@ -5,6 +5,7 @@ import operator
 import re
 from pathlib import Path
 
+import genesis_client.place
 import pytest
 import typer
 from prometheus_client import CollectorRegistry
@@ -50,7 +51,7 @@ def test_settings_named_exist(pages: list[Path], root: Path) -> None:
         f"{'|'.join(AgentSettings.model_fields)}".upper()
         + r")(__\w+)?"
     )
-    known = {*VARIABLES, ENV_FILE_VARIABLE}
+    known = {*VARIABLES, ENV_FILE_VARIABLE, *genesis_client.place.VARIABLES}
     unknown = {
         f"{page.relative_to(root)}: {name}"
         for page in pages

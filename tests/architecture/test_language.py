@@ -12,7 +12,10 @@ import pytest
 
 Files = Callable[..., list[Path]]
 
-CODE = ("genesis_fp16", "infrastructure", "agents", "benchmarks", "scripts", "examples", "deploy")
+CODE = (
+    *("genesis_fp16", "infrastructure", "agents", "clients", "benchmarks", "scripts", "examples"),
+    "deploy",
+)
 DOCUMENTS = (".md", ".example", ".yml", ".yaml", ".toml", ".sh", ".service", ".conf", ".env")
 FORBIDDEN = {
     r"\b(?:there )?(?:is|are|was|were|be) no (?!(?:longer|more|less|fewer|later|other)\b)\w+": (

@@ -9,6 +9,7 @@ from typing import NamedTuple, Union
 from urllib.parse import urlsplit
 
 AnyPath = Union[str, "os.PathLike[str]"]
+VARIABLES = ("GENESIS_PREDICT_URL", "GENESIS_PREDICT_SOCKET", "GENESIS_PREDICT_TOKEN")
 MOST_SOCKET_PATH = 107  # bytes that the address of a Unix socket holds
 
 
@@ -48,17 +49,16 @@ def find_place(
     Raises:
         ValueError: The URL or the socket's path cannot be used.
     """
-    environment = os.environ
-    token = environment.get("GENESIS_PREDICT_TOKEN", "") if token is None else token
+    in_url, in_socket, in_token = (os.environ.get(name) or None for name in VARIABLES)
+    token = in_token or "" if token is None else token
     if any(not "!" <= character <= "~" for character in token):
         raise ValueError("the token must be printable ASCII without spaces")
     if url is None and socket is None and home is None:
-        url = environment.get("GENESIS_PREDICT_URL") or None
-        socket = environment.get("GENESIS_PREDICT_SOCKET") or None
+        url, socket = in_url, in_socket
     if url is not None:
         return _tcp(url, token)
     if socket is None:
-        folder = environment.get("GENESIS_HOME") or ".genesis" if home is None else home
+        folder = os.environ.get("GENESIS_HOME") or ".genesis" if home is None else home
         socket = Path(folder) / "predict.sock"
     path = str(Path(socket).absolute())
     if len(os.fsencode(path)) > MOST_SOCKET_PATH:

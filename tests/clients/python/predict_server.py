@@ -68,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers["Genesis-Protocol"] != "1":
+        if self.headers["Genesis-Protocol"] not in (None, "1"):
             self._problem(400, "protocol 1 is spoken here")
             return
         _, _, _, agent, *tail = self.path.split("/")
