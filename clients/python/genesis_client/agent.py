@@ -307,7 +307,7 @@ class Agent:
     async def _in_thread(self, call: Callable[[], T]) -> T:
         """Run *call* in a thread of ours: those of asyncio may all be busy with slow work.
 
-        A call waits for those before it, each of which ends by an earlier deadline.
+        A call waits for those before it, and each of these ends by an earlier deadline.
         """
         import asyncio
         from concurrent.futures import ThreadPoolExecutor

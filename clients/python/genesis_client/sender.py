@@ -301,7 +301,8 @@ def _problem(answer: Answer) -> tuple[str, str]:
         return f"status {answer.status}", ""
     field = str(document.get("field") or "")[:MOST_TEXT]
     words = str(document.get("detail") or document.get("title") or "")[:MOST_TEXT]
-    return f"status {answer.status}: {field and f'{field}: '}{words}", field
+    place = f"{field}: " if field and field not in words else ""
+    return f"status {answer.status}: {place}{words}", field
 
 
 def _retry_after(answer: Answer) -> float:

@@ -267,7 +267,7 @@ def test_reports_that_are_wrong_are_refused_alone(
     assert agent.flush()
     assert len(predictor.journal("transition")) == 28
     assert (agent.status.sent, agent.status.refused) == (28, 3)
-    assert agent.status.refusal == "status 404: decision: no decision has this id"
+    assert agent.status.refusal == "status 404: no decision has this id"
 
 
 def test_reports_of_an_agent_that_is_not_known_yet_wait(
@@ -276,7 +276,7 @@ def test_reports_of_an_agent_that_is_not_known_yet_wait(
     with Agent("unknown", home=predictor.folder, spool=tmp_path) as agent:
         agent.record(group="g", observation={}, action={})
         assert not agent.flush()
-        assert agent.status.problem == "status 404: agent: no agent has this name"
+        assert agent.status.problem == "status 404: no agent has this name"
         assert (agent.status.refused, agent.status.waiting_bytes > 0) == (0, True)
 
 
