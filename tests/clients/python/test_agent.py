@@ -227,7 +227,7 @@ def test_a_predictor_killed_within_a_request(agent: Agent, predictor: PredictorP
 
 
 def test_without_a_daemon_a_call_costs_little_and_is_kept(
-    agent: Agent, predictor: PredictorProcess, caplog: pytest.LogCaptureFixture
+    agent: Agent, predictor: PredictorProcess
 ) -> None:
     predictor.kill()
     seconds, ids = [], []

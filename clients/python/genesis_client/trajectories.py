@@ -1,0 +1,113 @@
+"""Records the trajectories that Genesis' replay buffer stores, without another program."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from genesis_client.agent import Agent
+
+_METHOD = "store_trajectory"
+_log = logging.getLogger("genesis_client")
+
+
+class Step(Protocol):
+    """Step of a trajectory: a call of a tool."""
+
+    tool_name: str
+    tool_args: object
+    tool_result: object
+    agent_reasoning: str
+
+
+class Trajectory(Protocol):
+    """What is read of Genesis' ``Trajectory``."""
+
+    trajectory_id: str
+    agent_id: str
+    task_description: str
+    initial_state: Mapping[str, object]
+    steps: Sequence[Step]
+    final_outcome: object
+    reward: float
+
+
+def record_trajectories(buffer: object, agents: Mapping[str, Agent]) -> Callable[[], None]:
+    """Record the steps of each trajectory that *buffer* stores from now on.
+
+    The fields are those of the source format ``replay-trajectories``, and a trajectory that is
+    stored twice is recorded once. A failure to record is logged, never raised.
+
+    Args:
+        buffer: Genesis' replay buffer; its ``store_trajectory`` is replaced.
+        agents: Agents by patterns of the ids in trajectories, such as ``builder_agent_*``. The
+            first that fits counts; a trajectory that none fits is not recorded.
+
+    Returns:
+        Function that ends the recording.
+    """
+    store: Callable[[Trajectory], object] = getattr(buffer, _METHOD)
+
+    def store_and_record(trajectory: Trajectory) -> object:
+        result = store(trajectory)
+        try:
+            _record(trajectory, agents)
+        except Exception as error:
+            _log.warning("a trajectory was not recorded: %r", error)
+        return result
+
+    setattr(buffer, _METHOD, store_and_record)
+    return lambda: delattr(buffer, _METHOD)
+
+
+def _record(trajectory: Trajectory, agents: Mapping[str, Agent]) -> None:
+    fits = (agent for each, agent in agents.items() if fnmatchcase(trajectory.agent_id, each))
+    agent = next(fits, None)
+    if agent is None:
+        return
+    state = _as_text(trajectory.initial_state)
+    outcome = getattr(trajectory.final_outcome, "value", trajectory.final_outcome)
+    last_tool, last_result = "", ""
+    for number, step in enumerate(trajectory.steps):
+        last = number + 1 == len(trajectory.steps)
+        agent.record(
+            record_id=f"{_digest(trajectory)}-{number}",
+            group=_group(trajectory.task_description, state),
+            observation={
+                "task": trajectory.task_description,
+                "state": state,
+                "agent": trajectory.agent_id,
+                "step": float(number),
+                "last_tool": last_tool,
+                "last_result": last_result,
+            },
+            action={
+                "tool": step.tool_name,
+                "arguments": _as_text(step.tool_args),
+                "reasoning": step.agent_reasoning,
+            },
+            reward=trajectory.reward if last else 0.0,
+            next_observation={"success": outcome == "success", "score": trajectory.reward},
+            terminated=last,
+        )
+        last_tool, last_result = step.tool_name, _as_text(step.tool_result)
+
+
+def _digest(trajectory: Trajectory) -> str:
+    name = f"{trajectory.agent_id} {trajectory.trajectory_id}"
+    return hashlib.blake2s(name.encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _group(*texts: str) -> str:
+    """Return equal groups for texts that differ only in spaces and case."""
+    return " | ".join(" ".join(text.casefold().split()) for text in texts)
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
