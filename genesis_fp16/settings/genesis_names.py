@@ -1,4 +1,4 @@
-"""Names with our prefix that Genesis reads itself: one settings file may serve both programs."""
+"""Names with our prefix that other programs read: one settings file may serve all of them."""
 
 from __future__ import annotations
 
@@ -30,3 +30,6 @@ GENESIS_NAMES = frozenset(
     }
 )
 """Settings of Genesis: its code reads them, or its documents tell operators to set them."""
+
+CLIENT_NAMES = frozenset({"GENESIS_PREDICT_URL", "GENESIS_PREDICT_SOCKET", "GENESIS_PREDICT_TOKEN"})
+"""Settings of genesis-client."""

@@ -37,7 +37,7 @@ from genesis_fp16.settings.env_file import (
     shown_name,
     with_our_prefix,
 )
-from genesis_fp16.settings.genesis_names import GENESIS_NAMES
+from genesis_fp16.settings.genesis_names import CLIENT_NAMES, GENESIS_NAMES
 from genesis_fp16.settings.removed import REMOVED_SETTINGS, take_removed
 from genesis_fp16.settings.rollback_memory import lost_rollbacks
 from genesis_fp16.settings.settings import (
@@ -204,8 +204,9 @@ def _looks_like_flag(name: str) -> bool:
     )
 
 
-def _without_genesis_names(variables: dict[str, Variable]) -> dict[str, Variable]:
-    return {name: value for name, value in variables.items() if name not in GENESIS_NAMES}
+def _without_other_names(variables: dict[str, Variable]) -> dict[str, Variable]:
+    others = GENESIS_NAMES | CLIENT_NAMES
+    return {name: value for name, value in variables.items() if name not in others}
 
 
 def _may_mean_flag(name: str) -> bool:
@@ -240,9 +241,9 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         super().__init__(Settings)
         self._path = path
         self.problems: list[str] = []
-        in_file = _without_genesis_names(read_env_file(path, self.problems, VARIABLES))
+        in_file = _without_other_names(read_env_file(path, self.problems, VARIABLES))
         exported = {name: Variable(value, ENVIRONMENT) for name, value in environ.items()}
-        in_environment = _without_genesis_names(
+        in_environment = _without_other_names(
             {name: variable for name, variable in exported.items() if is_ours(name, VARIABLES)}
         )
         self.removed = take_removed(in_file, in_environment)

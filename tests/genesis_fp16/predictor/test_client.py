@@ -11,14 +11,10 @@ from typing import Any
 import pytest
 from genesis_client import Agent
 
-from tests.patience import wait_until
-
-pytest.importorskip("genesis_fp16.predictor", reason="the predictor is not merged yet")
-
 from infrastructure.decisions import read_records
-from tests.genesis_fp16.predictor.conftest import QUESTION, TOOLS, Start, publish, starting
-
 from tests.docs.test_ask_a_model import run_page
+from tests.genesis_fp16.predictor.conftest import QUESTION, TOOLS, Start, publish, starting
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.process
 OBSERVATION = QUESTION["observation"]

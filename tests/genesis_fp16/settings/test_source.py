@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from genesis_client import place as place_of_client
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from genesis_fp16.settings import (
     SettingsError,
     load_settings,
 )
-from genesis_fp16.settings.genesis_names import GENESIS_NAMES
+from genesis_fp16.settings.genesis_names import CLIENT_NAMES, GENESIS_NAMES
 from genesis_fp16.settings.removed import REMOVED_SETTINGS
 from genesis_fp16.settings.source import child_environment
 
@@ -133,10 +134,11 @@ def test_a_misspelt_name_is_ignored_with_a_warning(env_file: Path, name: str) ->
 
 
 @pytest.mark.parametrize("place", ["file", "environment"])
-def test_names_of_genesis_pass_in_silence(env_file: Path, place: str) -> None:
-    names = dict.fromkeys(GENESIS_NAMES, "production")
+def test_names_of_other_programs_pass_in_silence(env_file: Path, place: str) -> None:
+    names = dict.fromkeys(GENESIS_NAMES | CLIENT_NAMES, "production")
+    assert {*place_of_client.VARIABLES} == CLIENT_NAMES
     assert {"GENESIS_ENV", "GENESIS_API_TOKENS", "GENESIS_QA_MODEL"} < names.keys()
-    assert not GENESIS_NAMES & {*VARIABLES, *REMOVED_SETTINGS}
+    assert not names.keys() & {*VARIABLES, *REMOVED_SETTINGS}
     lines = "".join(f"{name}={value}\n" for name, value in names.items())
     env_file.write_text(lines if place == "file" else "")
     settings = load_settings(env_file, names if place == "environment" else {})
