@@ -22,6 +22,11 @@ Outcomes: TypeAlias = Mapping[str, Tensor]
 """Observed targets in recorded units: ``[N, C]`` float64 of a `Box`, ``[N]`` int64 of a `Discrete`
 target (position of its label)."""
 
+MIN_LOG_VARIANCE = -14.0
+"""Lower bound of the log-variances that a network predicts, of standardised numbers."""
+
+_FORMER_MIN_LOG_VARIANCE = -8.0  # of models that do not say theirs
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetCodec:
@@ -33,12 +38,14 @@ class TargetCodec:
         frequencies: Relative frequency of each label of each `Discrete` target, smoothed by one
             occurrence spread over all labels, so that no label has probability zero.
         single_label: `Discrete` targets with fewer than two labels in the training data.
+        min_log_variance: `MIN_LOG_VARIANCE` as it was when the networks were trained.
     """
 
     spec: TransitionSpec
     standardisers: Mapping[str, Standardiser]
     frequencies: Mapping[str, tuple[float, ...]]
     single_label: tuple[str, ...]
+    min_log_variance: float = MIN_LOG_VARIANCE
 
     @classmethod
     def fit(cls, spec: TransitionSpec, transitions: Sequence[Transition]) -> TargetCodec:
@@ -122,6 +129,7 @@ class TargetCodec:
             "standardisers": {key: item.to_json() for key, item in self.standardisers.items()},
             "frequencies": {key: list(item) for key, item in self.frequencies.items()},
             "single_label": list(self.single_label),
+            "min_log_variance": self.min_log_variance,
         }
 
     @classmethod
@@ -138,6 +146,7 @@ class TargetCodec:
             standardisers={k: Standardiser.from_json(item) for k, item in statistics.items()},
             frequencies={name: tuple(item) for name, item in frequencies.items()},
             single_label=tuple(cast(Sequence[str], value["single_label"])),
+            min_log_variance=cast(float, value.get("min_log_variance", _FORMER_MIN_LOG_VARIANCE)),
         )
 
     def label_positions(self, transitions: Sequence[Transition], name: str) -> Tensor:

@@ -222,7 +222,8 @@ def _box(
         raise TypeError(f"target {name!r} must be a Box")
     standardiser = codec.standardisers[name]
     means_MNK = raw[f"{name}.mean"].double().cpu()
-    variances_MNK = bounded_variance(raw[f"{name}.log_variance"].double().cpu())
+    log_variances_MNK = raw[f"{name}.log_variance"].double().cpu()
+    variances_MNK = bounded_variance(log_variances_MNK, codec.min_log_variance)
     center_NK = means_MNK.mean(0)
     spread_NK = (means_MNK - center_NK).square_().mean(0)  # 25 times as fast as ``var``
     total_NK = variances_MNK.mean(0) + spread_NK

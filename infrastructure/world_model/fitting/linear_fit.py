@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from infrastructure.trajectories.encoding import TargetCodec, Tokens
+from infrastructure.trajectories.encoding.targets import MIN_LOG_VARIANCE
 from infrastructure.world_model.distributions import predictive_distributions
 from infrastructure.world_model.fitting.ranking_loss import RANKING_WEIGHT, ranking_nll
 from infrastructure.world_model.fitting.scoring import selection_loss
@@ -116,4 +117,4 @@ def _set_variances(network: LinearNetwork, part: DataPart) -> None:
         for name in network.shape.boxes
     ]
     if residuals:
-        network.log_variance.copy_(torch.cat(residuals).clamp(min=1e-4).log())
+        network.log_variance.copy_(torch.cat(residuals).log().clamp(min=MIN_LOG_VARIANCE))

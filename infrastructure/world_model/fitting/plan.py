@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from infrastructure.world_model.fitting.training_job import TrainingPlan
 
-LEARNING_RATE = 3e-3
-_BATCHES_PER_PASS = 8  # at least, of few rows: larger batches would leave too few steps
+_LEARNING_RATES = (3e-3, 1e-2)
+_RATE_PER_ROW = 1e-2 / 3000
+_BATCHES_PER_PASS = 24  # at least, of few rows: larger batches would leave too few steps
 _SMALLEST_BATCH = 64
 
 
@@ -41,7 +42,8 @@ def plan_training(
 ) -> TrainingPlan:
     """Plan a training on *rows* training rows.
 
-    Few rows get smaller batches, so that a pass has 8 steps; but none below 64 rows.
+    Few rows get smaller batches, so that a pass has 24 steps; but none below 64 rows. They get
+    a lower learning rate, too: a higher one memorises them between two evaluations.
 
     Args:
         bounds: Bounds of the training; None for the defaults.
@@ -53,11 +55,12 @@ def plan_training(
     steps = bounds.passes * rows // batch_size
     if bounds.steps is not None:
         steps = min(steps, bounds.steps)
+    lowest, highest = _LEARNING_RATES
     return TrainingPlan(
         epochs=bounds.epochs,
         steps_per_epoch=max(1, steps // bounds.epochs),
         batch_size=batch_size,
-        learning_rate=LEARNING_RATE,
+        learning_rate=min(highest, max(lowest, _RATE_PER_ROW * rows)),
         seed=seed,
         device=device,
         patience=bounds.patience,

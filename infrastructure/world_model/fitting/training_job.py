@@ -31,6 +31,7 @@ from infrastructure.world_model.networks.loss import TARGET_PREFIX
 
 _GATHERED_ROWS = 2048  # at once, at least: more cost memory, fewer cost time
 _GATHERED_BYTES = 1 << 20  # at once, if more rows fit: a step empties the caches between two times
+_BETAS = (0.9, 0.99)  # errors fall by orders of magnitude, and gradients with them
 _ROWS_IN_CACHE = 512  # of a pass on a CPU: larger activations cost page faults every time
 
 
@@ -83,7 +84,13 @@ def training_job(
     )
     return TrainingJob(
         model=network,
-        optimizer=partial(AdamW, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True),
+        optimizer=partial(
+            AdamW,
+            lr=plan.learning_rate,
+            betas=_BETAS,
+            weight_decay=plan.weight_decay,
+            fused=True,
+        ),
         batches=stream.epoch,
         loss=loss,
         evaluate=_EpochEvaluation(data, plan.device),

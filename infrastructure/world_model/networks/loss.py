@@ -15,8 +15,8 @@ from torch.nn import functional
 from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.fleet.losses import StackableLoss, cross_entropy_of_each, mean_of_each
+from infrastructure.trajectories.encoding.targets import MIN_LOG_VARIANCE
 
-MIN_LOG_VARIANCE = -8.0
 MAX_LOG_VARIANCE = 4.0
 TARGET_PREFIX = "target."
 
@@ -27,13 +27,16 @@ def bound_log_variance(raw: Tensor) -> Tensor:
     return MIN_LOG_VARIANCE + functional.softplus(upper - MIN_LOG_VARIANCE)
 
 
-def bounded_variance(raw: Tensor) -> Tensor:
+def bounded_variance(raw: Tensor, min_log_variance: float = MIN_LOG_VARIANCE) -> Tensor:
     """``bound_log_variance(raw).exp()`` but for rounding, in a fifth of the time.
 
     The logarithms and exponentials cancel, and one sigmoid remains.
+
+    Args:
+        min_log_variance: Lower bound with which the network was trained.
     """
     share = torch.sub(raw, MAX_LOG_VARIANCE).sigmoid_()
-    return share.mul_(math.exp(MAX_LOG_VARIANCE)).add_(math.exp(MIN_LOG_VARIANCE))
+    return share.mul_(math.exp(MAX_LOG_VARIANCE)).add_(math.exp(min_log_variance))
 
 
 def ensemble_loss(forward: Forward, batch: Batch) -> Tensor:

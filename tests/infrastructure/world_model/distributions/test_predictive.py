@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from infrastructure.trajectories.encoding import TargetCodec
 from infrastructure.world_model.distributions import (
     BoxDistribution,
     DiscreteDistribution,
@@ -92,3 +93,13 @@ def test_each_target_is_blended_by_its_own_weights():
     mixed = blend(ensemble, linear, linear, {"y": (0.0, 1.0), "label": (1.0, 0.0)})
     assert mixed["y"].mean.item() == 5.0
     assert mixed["label"].probabilities[0, 1].item() == pytest.approx(0.8)
+
+
+def test_a_model_keeps_the_smallest_variance_that_it_was_trained_with(noise):
+    former = noise.codec.to_json()
+    del former["min_log_variance"]  # as an earlier release saved it
+    least = [
+        predictive_distributions(_raw([0.0], [-1e4], [[0.0, 0.0]]), codec, 1)["y"].variance[0, 0]
+        for codec in (noise.codec, TargetCodec.from_json(noise.codec.spec, former))
+    ]
+    assert (least[1] / least[0]).log().item() == pytest.approx(14.0 - 8.0)

@@ -28,7 +28,8 @@ def test_a_plan_keeps_its_bounds(rows):
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch_size", "steps"), [(100, 64, 300), (1000, 125, 1600), (100_000, 256, 5000)]
+    ("rows", "batch_size", "steps"),
+    [(100, 64, 300), (1000, 64, 3120), (3072, 128, 4800), (100_000, 256, 5000)],
 )
 def test_few_rows_get_small_batches_and_enough_steps(rows, batch_size, steps):
     plan = plan_training(rows)
