@@ -32,7 +32,8 @@ _POWER_BOUNDS = (0.2, 3.0)
 _POWERED = slice(3, 5)  # the variants with a power
 _DISHONESTY = math.log(1.25)
 _NEWTON_STEPS = 12
-_SMALLEST_SCALE = 1e-3  # even where all errors are 0
+_EDGE = 0.95  # quantile of the deviations up to which a power is fitted
+_SMALLEST_SCALE = 1e-6  # even where all errors are 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +41,11 @@ class BoxCalibration:
     """Correction of each dimension of a `Box` target.
 
     Attributes:
-        scale, power, center: The standard deviation becomes
-            ``scale * deviation * (deviation / center) ** (power - 1)``. The power spreads
-            deviations that are too alike, as those of a network at its smallest variance; *center*
-            is their geometric mean.
+        scale, power, center, edge: The standard deviation becomes
+            ``scale * deviation * (min(deviation, edge) / center) ** (power - 1)``. The power
+            spreads deviations that are too alike, as those of a network at its smallest variance;
+            *center* is their geometric mean. Beyond *edge* there are too few errors to know it: a
+            power of rare large deviations would state many times the error.
         tail: One over the degrees of freedom of Student's t; 0 for a Gaussian.
         interval: Half the width of the 90 % interval in calibrated standard deviations: a
             quantile of the errors.
@@ -52,6 +54,7 @@ class BoxCalibration:
     scale: tuple[float, ...]
     power: tuple[float, ...]
     center: tuple[float, ...]
+    edge: tuple[float, ...]
     tail: tuple[float, ...]
     interval: tuple[float, ...]
 
@@ -59,7 +62,14 @@ class BoxCalibration:
     def identity(cls, dimensions: int) -> BoxCalibration:
         """Return the calibration that changes nothing."""
         ones, zeros = (1.0,) * dimensions, (0.0,) * dimensions
-        return cls(scale=ones, power=ones, center=ones, tail=zeros, interval=(Z_90,) * dimensions)
+        return cls(
+            scale=ones,
+            power=ones,
+            center=ones,
+            edge=(math.inf,) * dimensions,
+            tail=zeros,
+            interval=(Z_90,) * dimensions,
+        )
 
     @classmethod
     def fit(
@@ -120,6 +130,7 @@ class BoxCalibration:
             scale=tuple(float(each.scale[c]) for c, each in enumerate(final)),
             power=tuple(float(each.power[c]) for c, each in enumerate(final)),
             center=tuple(float(each.center[c]) for c, each in enumerate(final)),
+            edge=tuple(float(each.edge[c]) for c, each in enumerate(final)),
             tail=tuple(float(each.tail[c]) for c, each in enumerate(final)),
             interval=tuple(interval_C.where(kept_C, Z_90).clamp(min=_SMALLEST_SCALE).tolist()),
         )
@@ -130,6 +141,7 @@ class BoxCalibration:
             scale=torch.tensor(self.scale, dtype=torch.float64),
             power=torch.tensor(self.power, dtype=torch.float64),
             center=torch.tensor(self.center, dtype=torch.float64),
+            edge=torch.tensor(self.edge, dtype=torch.float64),
             tail=torch.tensor(self.tail, dtype=torch.float64),
         )
         deviation_NC = correction.deviations(predicted.variance.sqrt())
@@ -148,15 +160,23 @@ class _Correction:
     scale: Tensor
     power: Tensor
     center: Tensor
+    edge: Tensor
     tail: Tensor
 
     @classmethod
     def identity(cls, dimensions: int) -> _Correction:
         ones_C = torch.ones(dimensions, dtype=torch.float64)
-        return cls(scale=ones_C, power=ones_C, center=ones_C, tail=torch.zeros_like(ones_C))
+        return cls(
+            scale=ones_C,
+            power=ones_C,
+            center=ones_C,
+            edge=torch.full_like(ones_C, math.inf),
+            tail=torch.zeros_like(ones_C),
+        )
 
     def deviations(self, deviation_NC: Tensor) -> Tensor:
-        return self.scale * deviation_NC * (deviation_NC / self.center) ** (self.power - 1.0)
+        share_NC = deviation_NC.minimum(self.edge) / self.center
+        return self.scale * deviation_NC * share_NC ** (self.power - 1.0)
 
     def nll(self, error_NC: Tensor, deviation_NC: Tensor) -> Tensor:
         variance_NC = self.deviations(deviation_NC).square()
@@ -178,8 +198,9 @@ def _fit_variants(error_NC: Tensor, deviation_NC: Tensor) -> list[_Correction]:
 def _fit_scale(error_NC: Tensor, deviation_NC: Tensor, power_C: Tensor) -> _Correction:
     """Fit the scale of a Gaussian: its standard deviation is the root mean square error."""
     ones_C, center_C = torch.ones_like(power_C), deviation_NC.log().mean(0).exp()
+    edge_C = deviation_NC.quantile(_EDGE, dim=0).where(power_C != 1.0, torch.inf)
     unscaled = _Correction(
-        scale=ones_C, power=power_C, center=center_C, tail=torch.zeros_like(power_C)
+        scale=ones_C, power=power_C, center=center_C, edge=edge_C, tail=torch.zeros_like(power_C)
     )
     squared_NC = (error_NC / unscaled.deviations(deviation_NC)).square()
     return replace(unscaled, scale=squared_NC.mean(0).clamp(min=_SMALLEST_SCALE**2).sqrt())

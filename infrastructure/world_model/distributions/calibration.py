@@ -49,8 +49,8 @@ class Calibration:
     Attributes:
         temperatures: Divisor of the log-probabilities of each `Discrete` target.
         scales: Factor of each dimension's standard deviation, of each `Box` target; see
-            `BoxCalibration`, as for the next four.
-        powers, centers, tails, intervals: Of each `Box` target; by default a Gaussian's.
+            `BoxCalibration`, as for the next five.
+        powers, centers, edges, tails, intervals: Of each `Box` target; by default a Gaussian's.
         success: Slope and offset of the success label's log-odds.
     """
 
@@ -58,6 +58,7 @@ class Calibration:
     scales: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     powers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     centers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     tails: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     intervals: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     success: tuple[float, float] = (1.0, 0.0)
@@ -95,6 +96,7 @@ class Calibration:
             scales={name: box.scale for name, box in boxes.items()},
             powers={name: box.power for name, box in boxes.items()},
             centers={name: box.center for name, box in boxes.items()},
+            edges={name: box.edge for name, box in boxes.items()},
             tails={name: box.tail for name, box in boxes.items()},
             intervals={name: box.interval for name, box in boxes.items()},
             success=line,
@@ -123,6 +125,7 @@ class Calibration:
             scale=scale,
             power=self.powers.get(name, identity.power),
             center=self.centers.get(name, identity.center),
+            edge=self.edges.get(name, identity.edge),
             tail=self.tails.get(name, identity.tail),
             interval=self.intervals.get(name, identity.interval),
         )
@@ -144,6 +147,7 @@ class Calibration:
             scales=_tuples(value["scales"]),
             powers=_tuples(value.get("powers", {})),  # earlier releases had Gaussians alone
             centers=_tuples(value.get("centers", {})),
+            edges=_tuples(value.get("edges", {})),
             tails=_tuples(value.get("tails", {})),
             intervals=_tuples(value.get("intervals", {})),
             success=(slope, offset),

@@ -98,7 +98,8 @@ class Heads:
             if columns is not None and name not in codec.heads:
                 offset[columns] = _base_rate(model, name)
         at, linear_at = 0, 0
-        linear_variances = bounded_variance(model.linear.log_variance.float())
+        self._least = codec.min_log_variance
+        linear_variances = bounded_variance(model.linear.log_variance.float(), self._least)
         for name, size in shape.boxes.items():
             standardiser, weights = codec.standardisers[name], model.weights[name]
             kept = [dim for dim, varies in enumerate(standardiser.kept) if varies]
@@ -153,7 +154,7 @@ class Heads:
             second_MNX = linear_MNQ[..., : self.width] / self._scale
             mean_MNX = share_MNX + second_MNX
         within_MNX = (
-            first_X * bounded_variance(ensemble_MNQ[..., self._log_variances])
+            first_X * bounded_variance(ensemble_MNQ[..., self._log_variances], self._least)
             + second_X * self._linear_variance
             + rest_X
         )
@@ -175,23 +176,36 @@ class _Correction:
     scale: Tensor
     power: Tensor
     center: Tensor
+    edge: Tensor
     tail: Tensor
 
     @classmethod
     def none(cls, width: int) -> _Correction:
         zeros, ones = torch.zeros(width), torch.ones(width)
-        return cls(scale=zeros, power=ones, center=ones.clone(), tail=zeros.clone())
+        return cls(
+            scale=zeros,
+            power=ones,
+            center=ones.clone(),
+            edge=torch.full_like(ones, math.inf),
+            tail=zeros.clone(),
+        )
 
     def read(self, column: int, calibration: Calibration, name: str, dimension: int) -> None:
         """Set *column* to the calibration of a dimension of target *name*."""
-        fitted = (calibration.scales, calibration.powers, calibration.centers, calibration.tails)
-        columns = (self.scale, self.power, self.center, self.tail)
-        for values_X, of_targets, default in zip(columns, fitted, (1, 1, 1, 0), strict=True):
+        fitted = (
+            (self.scale, calibration.scales, 1.0),
+            (self.power, calibration.powers, 1.0),
+            (self.center, calibration.centers, 1.0),
+            (self.edge, calibration.edges, math.inf),
+            (self.tail, calibration.tails, 0.0),
+        )
+        for values_X, of_targets, default in fitted:
             each = of_targets.get(name)
             values_X[column] = each[dimension] if each else default
 
     def apply(self, deviation_MNX: Tensor) -> Tensor:
-        return self.scale * deviation_MNX * (deviation_MNX / self.center) ** (self.power - 1.0)
+        share_MNX = deviation_MNX.minimum(self.edge) / self.center
+        return self.scale * deviation_MNX * share_MNX ** (self.power - 1.0)
 
 
 def standard_student(tail_X: Tensor, like_MNX: Tensor, generator: torch.Generator) -> Tensor:

@@ -93,7 +93,20 @@ def test_deviations_that_are_too_alike_are_spread():
     calibration = BoxCalibration.fit(_predicted(3 * truth_N.sqrt()), value_N[:, None], ONE)
     after = calibration.apply(_predicted(3 * truth_N.sqrt()))
     assert calibration.power[0] == pytest.approx(2.0, rel=0.15)
-    assert (after.variance[:, 0].sqrt() / truth_N).log().abs().max() < 0.4
+    usual_N = truth_N <= truth_N.quantile(0.95)
+    assert (after.variance[usual_N, 0].sqrt() / truth_N[usual_N]).log().abs().max() < 0.4
+
+
+def test_a_power_ends_at_the_edge_of_the_deviations_it_was_fitted_on():
+    generator = torch.Generator().manual_seed(1)
+    truth_N = torch.randn(3000, generator=generator, dtype=torch.float64).exp()
+    value_N = truth_N * torch.randn(3000, generator=generator, dtype=torch.float64)
+    deviation_N = 3 * truth_N.sqrt()
+    calibration = BoxCalibration.fit(_predicted(deviation_N), value_N[:, None], ONE)
+    assert calibration.edge[0] == pytest.approx(deviation_N.quantile(0.95).item())
+    beyond = calibration.edge[0] * torch.tensor([1.0, 10.0, 100.0], dtype=torch.float64)
+    stated_N = calibration.apply(_predicted(beyond)).variance[:, 0].sqrt()
+    assert (stated_N / stated_N[0]).tolist() == pytest.approx([1.0, 10.0, 100.0])
 
 
 @pytest.mark.parametrize("rows", [20, 60, 300])

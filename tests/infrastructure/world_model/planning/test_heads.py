@@ -29,6 +29,7 @@ CALIBRATIONS = [
         scales={"x": (2.0, 0.5)},
         powers={"x": (1.5, 0.6)},
         centers={"x": (0.2, 0.4)},
+        edges={"x": (0.3, 0.3)},
         temperatures={"room": 1.7, "terminated": 0.6},
         success=(1.4, -0.3),
     ),
