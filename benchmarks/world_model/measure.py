@@ -33,9 +33,8 @@ from benchmarks.world_model.probabilistic_ensemble import fit_ensemble
 from benchmarks.world_model.recording import Recording
 from infrastructure.agent_contract import Transition
 from infrastructure.agent_contract.transition import Discrete
-from infrastructure.trajectories import Part
+from infrastructure.trajectories import Part, split_rows
 from infrastructure.trajectories.schema import label_of
-from infrastructure.trajectories.split import part_of
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.distributions import Calibration
 from infrastructure.world_model.fitting.scoring import row_nll
@@ -86,10 +85,10 @@ class Split:
 
     @classmethod
     def of(cls, recording: Recording) -> Split:
-        """Split as the agent does, by a hash of each group."""
-        parts: dict[Part, list[Transition]] = {"train": [], "calibration": [], "test": []}
-        for transition in recording.transitions:
-            parts[part_of(transition.group)].append(transition)
+        """Split as the agent does."""
+        transitions = recording.transitions
+        rows = split_rows(recording.spec.split, [each.group for each in transitions])
+        parts = {part: [transitions[row] for row in numbers] for part, numbers in rows.items()}
         target = recording.spec.targets[recording.target]
         labels = target.values if isinstance(target, Discrete) else ()
         split = cls(

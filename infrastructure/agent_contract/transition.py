@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 FieldValue: TypeAlias = float | int | bool | str | Sequence[float] | Sequence[str]
 
@@ -76,12 +76,15 @@ class TransitionSpec:
             each earlier one: ``speed[-1]`` is the field ``speed`` one step earlier.
         rollout_steps: Length of the rollouts whose error is measured, and decides with the other
             scores what is published; 0 for none.
+        split: Groups that a model is tested on: ``group`` for those that a hash of their names
+            chooses, from all times; ``time`` for the newest fifth by first appearance, calibrated
+            on the fifth before.
 
     Raises:
         ValueError: There is no observation or no target; a target is `Text`; a ``delta`` target
             has no observation of the same name and shape; *success* or *improvement* does not
-            name such a target; *history* is below 1, or *rollout_steps* below 0; with a history, an
-            observation and an action have one name.
+            name such a target; *history* is below 1, *rollout_steps* below 0, or *split* unknown;
+            with a history, an observation and an action have one name.
     """
 
     observation: Mapping[str, FieldType]
@@ -91,21 +94,15 @@ class TransitionSpec:
     improvement: str | None = None
     history: int = 1
     rollout_steps: int = 0
+    split: Literal["group", "time"] = "group"
 
     def __post_init__(self) -> None:
         self._declare_earlier_fields()
         if not self.observation or not self.targets:
             raise ValueError("a TransitionSpec needs at least one observation and one target")
-        for name, target in self.targets.items():
-            if isinstance(target, Text):
-                raise ValueError(f"target {name!r} is Text: predict a Box or a Discrete instead")
-            if isinstance(target, Box) and target.delta:
-                source = self.observation.get(name)
-                if not isinstance(source, Box) or source.shape != target.shape:
-                    raise ValueError(
-                        f"target {name!r} is a delta: declare observation {name!r} as a Box of "
-                        f"shape {target.shape}"
-                    )
+        if self.split not in ("group", "time"):
+            raise ValueError(f"split must be 'group' or 'time', got {self.split!r}")
+        self._check_targets()
         if self.success is not None:
             target_name, label = self.success
             target = self.targets.get(target_name, Box())
@@ -129,6 +126,18 @@ class TransitionSpec:
         sources = (*self.current_fields, *self.action)
         ages = range(1, self.history)
         return {f"{source}[-{age}]": (source, age) for age in ages for source in sources}
+
+    def _check_targets(self) -> None:
+        for name, target in self.targets.items():
+            if isinstance(target, Text):
+                raise ValueError(f"target {name!r} is Text: predict a Box or a Discrete instead")
+            if isinstance(target, Box) and target.delta:
+                source = self.observation.get(name)
+                if not isinstance(source, Box) or source.shape != target.shape:
+                    raise ValueError(
+                        f"target {name!r} is a delta: declare observation {name!r} as a Box of "
+                        f"shape {target.shape}"
+                    )
 
     def _declare_earlier_fields(self) -> None:
         if self.history < 1 or self.rollout_steps < 0:

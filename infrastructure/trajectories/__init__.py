@@ -9,7 +9,7 @@ from infrastructure.trajectories.replay_buffer import (
     ReplayBuffer,
     ReplayBufferWriteError,
 )
-from infrastructure.trajectories.split import Part, part_of, split_by_group
+from infrastructure.trajectories.split import Part, part_of, split_by_group, split_rows
 
 __all__ = [
     "BufferSnapshot",
@@ -19,4 +19,5 @@ __all__ = [
     "ReplayBufferWriteError",
     "part_of",
     "split_by_group",
+    "split_rows",
 ]

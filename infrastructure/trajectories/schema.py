@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -137,7 +137,8 @@ def spec_to_json(spec: TransitionSpec) -> dict[str, object]:
     sequence = {"history": spec.history, "rollout_steps": spec.rollout_steps}
     if sequence == {"history": 1, "rollout_steps": 0}:  # as releases before these fields wrote it
         sequence = {}
-    return parts | {"success": success, "improvement": spec.improvement} | sequence
+    split = {} if spec.split == "group" else {"split": spec.split}
+    return parts | {"success": success, "improvement": spec.improvement} | sequence | split
 
 
 def spec_from_json(value: Mapping[str, object]) -> TransitionSpec:
@@ -157,6 +158,7 @@ def spec_from_json(value: Mapping[str, object]) -> TransitionSpec:
         improvement=cast("str | None", value["improvement"]),
         history=cast(int, value.get("history", 1)),
         rollout_steps=cast(int, value.get("rollout_steps", 0)),
+        split=cast('Literal["group", "time"]', value.get("split", "group")),
     )
 
 

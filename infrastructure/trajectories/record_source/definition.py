@@ -79,6 +79,7 @@ class SpecTable(_Table):
     targets: dict[str, FieldTable]
     success: tuple[str, str] | None = None
     improvement: str | None = None
+    split: Literal["group", "time"] = "group"
 
     def to_spec(self) -> TransitionSpec:
         """Return the specification.
@@ -92,6 +93,7 @@ class SpecTable(_Table):
             targets=_field_types(self.targets),
             success=self.success,
             improvement=self.improvement,
+            split=self.split,
         )
 
 

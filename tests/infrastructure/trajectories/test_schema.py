@@ -75,11 +75,18 @@ def test_a_good_transition_has_no_problem():
             action={"kind": Discrete(values=("a", "b"))},
             targets={"gain": Box()},
             improvement="gain",
+            split="time",
         ),
     ],
 )
 def test_a_specification_is_equal_when_read_again(spec):
     assert spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) == spec
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="'group' or 'time', got 'row'"):
+        TransitionSpec(observation={"x": Box()}, action={}, targets={"y": Box()}, split="row")
+    assert "split" not in spec_to_json(SPEC)  # as earlier releases wrote it
 
 
 def test_an_unknown_field_type_is_refused():

@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infrastructure.trajectories import part_of, split_by_group
+from infrastructure.trajectories import part_of, split_by_group, split_rows
 
 
 @given(st.lists(st.text(min_size=1, max_size=3)), st.integers(0, 2**32))
@@ -40,3 +40,24 @@ def test_the_parts_are_the_same_in_every_version():
         "train",
         "test",
     ]
+
+
+def test_the_newest_groups_are_the_test():
+    rows = split_rows("time", [f"g{n // 2}" for n in range(20)])
+    assert rows == {
+        "train": list(range(12)),
+        "calibration": list(range(12, 16)),
+        "test": list(range(16, 20)),
+    }
+    assert split_rows("group", ["a", "b"], 3) == split_by_group(["a", "b"], 3)
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 30))
+def test_no_group_goes_back_to_test_as_newer_ones_come_and_older_ones_go(before, more, dropped):
+    """A model was trained on the first parts of the first moment, and is tested on the second."""
+    groups = [f"g{n}" for n in range(before + more)]
+    then = split_rows("time", groups[:before])
+    seen = {groups[row] for part in ("train", "calibration") for row in then[part]}
+    kept = groups[dropped:]
+    tested = {kept[row] for row in split_rows("time", kept)["test"]}
+    assert not seen & tested

@@ -52,6 +52,9 @@ def test_a_definition_is_read(tmp_path: Path) -> None:
     }
     assert spec.action == {"reply.text": Text(buckets=512)}
     assert (spec.success, spec.improvement) == (("solved", "true"), "score")
+    assert spec.split == "group"
+    by_time = parse_definition(WHOLE.replace("[spec]", '[spec]\nsplit = "time"').encode(), path)
+    assert by_time.transition_spec().split == "time"
     assert definition.training.steps == 100
     assert definition.model_validate_json(definition.model_dump_json()) == definition
 
