@@ -28,6 +28,9 @@ from infrastructure.world_model_agent.rollout_check import check_rollouts
 Z_95_ONE_SIDED = 1.645
 """Standard errors by which the candidate must beat the base rate: one-sided 95 % confidence."""
 
+FEW_SUCCESSES = 30
+"""Successes among the test transitions below which they decide nothing."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateDecision:
@@ -83,7 +86,8 @@ def gate_publication(
     if not skill > Z_95_ONE_SIDED * error:
         reason = (
             f"the best candidate ({family}) does not beat the base rate on held-out groups: "
-            f"{skill:+.4f} nats with standard error {error:.4f}"
+            f"{skill:+.4f} nats with standard error {error:.4f}, "
+            f"{_what_would_decide(data, skill, error)}"
         )
         return GateDecision(published=False, reason=reason, candidate=candidate, metrics=metrics)
     rollout = check_rollouts(candidate, published, test.transitions, build_network)
@@ -116,6 +120,41 @@ def gate_publication(
         metrics=metrics,
         beaten_prior=shipped.digest if shipped is not None and not lost else "",
     )
+
+
+def _what_would_decide(data: TrainingData, skill: float, error: float) -> str:
+    """How little the test groups hold, and about how much data would decide.
+
+    The standard error falls with the square root of the data. A few successes tell nothing.
+    """
+    rows, groups = len(data.test.transitions), len(set(data.test.groups))
+    recorded = sum(len(part.transitions) for part in data.parts.values())
+    seen, needed = f"{rows:,} test transitions in {groups:,} groups", 0.0
+    if skill > 0.0 and math.isfinite(error):
+        needed = recorded * (Z_95_ONE_SIDED * error / skill) ** 2
+    success = data.codec.success_label
+    if success is not None:
+        counts = {
+            part: int((some.outcomes[success[0]] == success[1]).sum())
+            for part, some in data.parts.items()
+        }
+        tested = counts["test"]
+        seen = f"{tested} success{'' if tested == 1 else 'es'} in {seen}"
+        if tested < FEW_SUCCESSES:
+            rate = sum(counts.values()) / recorded
+            needed = max(needed, FEW_SUCCESSES / rate * recorded / rows)
+    if not needed:
+        return f"from {seen}"
+    return (
+        f"from {seen}; at this rate about {_rounded_up(needed):,} transitions would decide "
+        f"({recorded:,} are recorded)"
+    )
+
+
+def _rounded_up(number: float) -> int:
+    """*number* to two digits: an estimate that rests on few successes."""
+    unit = 10.0 ** max(0, math.floor(math.log10(number)) - 1)
+    return int(math.ceil(number / unit) * unit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +219,9 @@ def _compare_published(
         return _Rival(name="in_use", problem="the published model was not compared with this prior")
     fitted = model.fitted_model
     if fitted is None or fitted.spec != data.spec:
-        return _Rival(name="in_use", problem="the model in use was trained for other fields")
+        return _Rival(
+            name="in_use", problem="the model in use was trained for other fields or another split"
+        )
     predicted = fitted.predict_transitions(data.test.transitions)
     nll = float(row_nll(predicted, data.test.outcomes, data.codec).mean())
     if not math.isfinite(nll):

@@ -3,6 +3,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,15 @@ import pytest
 import torch
 
 from genesis_fp16.plugins.model_versions import keep_unrecorded, put_back, read_versions
-from infrastructure.agent_contract.transition import Box, Transition, TransitionSpec
-from infrastructure.world_model import EnsembleNetwork, WorldModel
+from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
+from infrastructure.world_model import EnsembleNetwork, NetworkShape, WorldModel
 from infrastructure.world_model.fitting import prepare_training_data
 from infrastructure.world_model_agent.prior import Prior, build_prior
-from infrastructure.world_model_agent.publication import gate_publication
+from infrastructure.world_model_agent.publication import (
+    _rounded_up,
+    _what_would_decide,
+    gate_publication,
+)
 
 pytestmark = pytest.mark.process  # trains for seconds
 
@@ -86,6 +91,65 @@ def test_a_model_for_other_fields_is_not_compared(repair_agent, make_context, ru
     publication = run_once(agent, make_context("run-2"))
     assert publication.published
     assert "trained for other fields" in publication.reason
+
+
+RARE = TransitionSpec(
+    observation={"load": Box()},
+    action={},
+    targets={"solved": Discrete(values=("false", "true"))},
+    success=("solved", "true"),
+)
+
+
+def _gate_of_rare_successes(rows: int, chance_of_high_load: float, folder: Path, seed: int = 0):
+    """Successes in 1 of 200 rows: more often if the load is above 1.5, by so much."""
+    generator, transitions = random.Random(seed), []
+    for number in range(rows):
+        load = generator.gauss(0, 1)
+        chance = chance_of_high_load if load > 1.5 else 0.0
+        chance = chance or (0.005 - 0.0668 * chance_of_high_load) / 0.9332
+        transitions.append(
+            Transition(
+                group=f"ticket {number // 5}",
+                observation={"load": load},
+                action={},
+                next_observation={"solved": generator.random() < chance},
+            )
+        )
+    data = prepare_training_data(RARE, transitions)
+    torch.manual_seed(0)
+    network = EnsembleNetwork(NetworkShape.of(data.encoder, data.codec))  # linear is better
+    return data, gate_publication(data, network, folder / "none", EnsembleNetwork)
+
+
+@pytest.mark.parametrize(("seed", "successes"), [(0, "1 success"), (1, "2 successes")])
+def test_rare_successes_are_told_with_the_data_that_would_decide(tmp_path, seed, successes):
+    data, decision = _gate_of_rare_successes(3000, 0.03, tmp_path, seed)
+    assert not decision.published
+    told = re.search(
+        rf"standard error 0\.\d+, from {successes} in 570 test transitions in 114 groups; "
+        r"at this rate about ([\d,]+) transitions would decide \(3,000 are recorded\)$",
+        decision.reason,
+    )
+    assert told is not None, decision.reason
+    recorded = sum(int((part.outcomes["solved"] == 1).sum()) for part in data.parts.values())
+    for_thirty = 30 / (recorded / 3000) * 3000 / 570
+    assert int(told[1].replace(",", "")) >= for_thirty
+
+
+def test_a_wide_interval_tells_the_data_that_would_narrow_it(candidate, tmp_path):
+    data, network = candidate
+    decision = gate_publication(data, network, tmp_path / "none", EnsembleNetwork)
+    assert decision.published
+    shifted = _what_would_decide(data, 0.01, 0.02)
+    recorded = sum(len(part.transitions) for part in data.parts.values())
+    assert f"about {_rounded_up(recorded * 3.29**2):,} transitions would decide" in shifted
+    assert "would decide" not in _what_would_decide(data, -0.01, 0.02)
+
+
+def test_rare_successes_are_published_once_there_are_enough(tmp_path):
+    _, decision = _gate_of_rare_successes(30_000, 0.05, tmp_path)
+    assert decision.published
 
 
 @pytest.fixture(scope="module")
