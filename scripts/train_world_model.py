@@ -43,7 +43,8 @@ async def train(agent_name: str, epochs: int | None, folder: Path | None) -> Non
             precision=precision,
         )
     except InsufficientDataError as error:
-        raise SystemExit(f"{error}; genesis-fp16 run {agent_name} records more") from None
+        more = "" if error.problem else f"; genesis-fp16 run {agent_name} records more"
+        raise SystemExit(f"{error}{more}") from None
     for epoch in model.training_history:
         overflows = epoch["fp16_overflow_batches"]
         print(f"epoch {epoch['epoch']}: loss {epoch['loss']:.4g}, {overflows} overflows")

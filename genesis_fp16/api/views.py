@@ -210,6 +210,7 @@ class AttemptView(View):
         waiting: What it waits for: a queue, or storage that does not answer; null if for nothing.
         activity: What its worker does, as ``collecting: 150 of 12,000 candidates``; null before its
             first phase, after its end, and where the events left out tell it.
+        data_problems: What its worker says about the data that it trained on, before training.
         events: Number of its events by kind, of those that were read.
         events_not_read_bytes: Bytes of older events that were left out.
         has_log: Whether its log exists.
@@ -225,6 +226,7 @@ class AttemptView(View):
     error: str | None
     waiting: str | None
     activity: str | None
+    data_problems: Sequence[str] = ()
     has_log: bool
     events: Mapping[str, int]
     events_trouble: str

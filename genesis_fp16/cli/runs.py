@@ -163,6 +163,9 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
                 f"attempt {attempt['number']} ended its training after epoch {early.get('epoch')} "
                 f"of {early.get('epochs')}: {early.get('reason')}"
             )
+    problems = [each for attempt in run["attempts"] for each in attempt["data_problems"]]
+    for problem in dict.fromkeys(problems):
+        print_line(f"data: {problem}")
     if run["attempts_left_out"]:
         typer.echo(f"{run['attempts_left_out']} earlier attempts are left out: see --all")
     if run["precision_history"]:

@@ -18,6 +18,8 @@ _DOING = {
     "evaluate": "evaluating",
     "publish": "publishing",
 }
+_ABOUT_DATA = ("training_data_incomplete", "training_data_doubtful")  # events of notices
+_MOST_PROBLEMS = 20
 
 
 def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
     counts: Counter[str] = Counter()
     changes: list[PrecisionChanged] = []
     evaluated, ended_early, activity, trouble = None, None, None, ""
+    data_problems: dict[str, None] = {}
     try:
         for event in tail.read():
             counts[event.kind] += 1
@@ -44,6 +47,9 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
                 evaluated = event
             elif isinstance(event, Notice) and event.event == "training_stopped_early":
                 ended_early = event.fields
+            elif isinstance(event, Notice) and event.event in _ABOUT_DATA:
+                said = (event.fields.get("problem"), event.fields.get("remedy"))
+                data_problems["; ".join(filter(None, said))] = None
     except OSError as error:
         trouble = f"{events_file.name} cannot be read: {error.strerror or error}"
     return {
@@ -55,6 +61,7 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
         "events_not_read_bytes": tail.skipped_bytes,
         "activity": activity if attempt.finished_at is None else None,
         "training_stopped_early": ended_early,
+        "data_problems": list(data_problems)[:_MOST_PROBLEMS],
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}
             | event.state.fields

@@ -103,6 +103,8 @@ class RunProfile:
             with clock.active(), clock.phase("build", memory=True):
                 job = build_job(_TimedTransitions(buffer.read(snapshot), clock))
         except InsufficientDataError as error:
+            if error.problem:  # more collecting would not help
+                raise
             limit = f"{self._request.collect_seconds:g} s were given to collect here"
             why = f"{limit}: raise --collect-seconds, or let the agent train once"
             raise InsufficientDataError(error.what, error.got, error.needed, why) from error

@@ -80,9 +80,18 @@ class InsufficientDataError(ValueError):
         got: Number recorded.
         needed: Number required.
         why: Why recorded data did not count, if it did not.
+        problem: The message, where it is another one than that more has to be collected.
     """
 
-    def __init__(self, what: str, got: int, needed: int, why: str = "") -> None:
-        remedy = f"let the agent collect more; {why}" if why else "let the agent collect more"
-        super().__init__(f"{got} {what} recorded, {needed} needed: {remedy}")
-        self.what, self.got, self.needed = what, got, needed
+    def __init__(
+        self,
+        what: str,
+        got: int,
+        needed: int,
+        why: str = "",
+        *,
+        problem: str = "",
+    ) -> None:
+        message = problem or f"{got} {what} recorded, {needed} needed: let the agent collect more"
+        super().__init__(f"{message}; {why}" if why else message)
+        self.what, self.got, self.needed, self.problem = what, got, needed, problem

@@ -193,7 +193,8 @@ class WorldModel:
 
         Training runs through `FP16Trainer`. Where the device lacks the half type, on a CPU unless
         ``config.cpu_half``, it runs in FP32; `training_stats` has the reason. Reads the device once
-        per epoch. Emits a `UserWarning` for each reason why data was excluded.
+        per epoch. Emits a `UserWarning` for each reason why data was excluded, and for
+        each finding of `check_data`.
 
         Args:
             transitions: Recorded experience, which is split by group into train, calibration and
@@ -231,7 +232,7 @@ class WorldModel:
                 )
         else:
             data = prepare_training_data(self.spec, transitions)
-            for problem in data.describe_exclusions():
+            for problem in (*data.describe_exclusions(), *map(str, data.findings)):
                 warnings.warn(problem, stacklevel=2)
         shape = NetworkShape.of(data.encoder, data.codec)
         build = partial(EnsembleNetwork, members=self._members, hidden=self._hidden)

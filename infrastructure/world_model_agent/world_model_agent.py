@@ -133,6 +133,9 @@ class WorldModelAgent(ABC):
             data = prepare_training_data(self.spec(), newest)
         for problem in data.describe_exclusions():
             context.logger.warning("training_data_incomplete", problem=problem)
+        for finding in data.findings:
+            fields = {"finding": finding.title, "problem": finding.problem}
+            context.logger.warning("training_data_doubtful", **fields, remedy=finding.remedy)
         set_aside_other_weights(context, data.encoder)
         self._data = data
         bounds = PlanBounds(
@@ -170,7 +173,9 @@ class WorldModelAgent(ABC):
         world_model.metrics = dict(metrics)
         if decision.published:
             world_model.save(folder)
-        return Publication(published=decision.published, reason=decision.reason, metrics=metrics)
+        doubts = ", ".join(finding.title for finding in self._data.findings)
+        reason = f"{decision.reason}; doubtful data: {doubts}" if doubts else decision.reason
+        return Publication(published=decision.published, reason=reason, metrics=metrics)
 
     def published_folder(self, context: RunContext) -> Path:
         """Return the folder of the published model."""

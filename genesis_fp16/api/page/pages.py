@@ -165,6 +165,9 @@ def show_run(
         active=is_active(run) or run.state is RunState.QUEUED,
         points=readings.curve(run_id, POINTS_READ).points[-POINTS_IN_TABLE:],
         changes=[change for view in run.attempts for change in view.precision],
+        data_problems=list(
+            dict.fromkeys(one for view in run.attempts for one in view.data_problems)
+        ),
         evaluation=evaluations[-1] if evaluations else None,
         log=_log(readings, run, attempt),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
 
@@ -13,13 +13,18 @@ from torch import Tensor
 
 from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
-from infrastructure.trajectories import Part, split_by_group
+from infrastructure.trajectories import Part, split_rows
 from infrastructure.trajectories.column_checks import transitions_fit
+from infrastructure.trajectories.data_checks import Finding, check_data
 from infrastructure.trajectories.encoding import FeatureEncoder, Features, Outcomes, TargetCodec
 from infrastructure.trajectories.encoding.encoder import IS_CUT
 from infrastructure.trajectories.history import with_history
 from infrastructure.trajectories.schema import transition_problem
-from infrastructure.trajectories.split import MIN_HELD_OUT_GROUPS, MIN_TRAINING_TRANSITIONS
+from infrastructure.trajectories.split import (
+    ENOUGH_GROUPS,
+    MIN_HELD_OUT_GROUPS,
+    MIN_TRAINING_TRANSITIONS,
+)
 from infrastructure.world_model.fitting.ranking_loss import number_states
 
 MAX_REASONS = 5
@@ -58,6 +63,7 @@ class TrainingData:
         encoder, codec: Encoders of inputs and targets, fitted on the training groups only.
         parts: Train, calibration and test data; no group is in two of them.
         unusable: Number of excluded transitions by reason, which ends with the first example.
+        findings: What makes the score on held-out groups look too good; see `check_data`.
     """
 
     spec: TransitionSpec
@@ -65,6 +71,7 @@ class TrainingData:
     codec: TargetCodec
     parts: Mapping[Part, DataPart]
     unusable: Mapping[str, int]
+    findings: Sequence[Finding] = ()
 
     @property
     def train(self) -> DataPart:
@@ -107,14 +114,11 @@ def prepare_training_data(
     if spec.history > 1:
         transitions = with_history(spec, transitions)
     usable, unusable = _usable(spec, transitions)
-    rows = split_by_group([transition.group for transition in usable], split_seed)
+    rows = split_rows(spec.split, [transition.group for transition in usable], split_seed)
     split = {part: [usable[row] for row in indices] for part, indices in rows.items()}
-    why = "; ".join(_describe_unusable(unusable))
-    _require("usable training transitions", len(split["train"]), MIN_TRAINING_TRANSITIONS, why)
-    for part in ("calibration", "test"):
-        groups = len({transition.group for transition in split[part]})
-        _require(f"{part} groups", groups, MIN_HELD_OUT_GROUPS, why)
-    return encode_split(spec, split, unusable)
+    _require_enough(split, "; ".join(_describe_unusable(unusable)))
+    data = encode_split(spec, split, unusable)
+    return replace(data, findings=check_data(spec, usable, rows))
 
 
 def encode_split(
@@ -200,6 +204,39 @@ def _data_part(
             if codec.spec.success is None
             else number_states(transitions)
         ),
+    )
+
+
+def _require_enough(split: Mapping[Part, Sequence[Transition]], why: str) -> None:
+    """Refuse too few transitions or groups; many transitions in few groups are another problem.
+
+    Raises:
+        InsufficientDataError: See `prepare_training_data`.
+    """
+    groups = {part: len({row.group for row in rows}) for part, rows in split.items()}
+    rows = sum(map(len, split.values()))
+    part: Part = "test" if groups["test"] < groups["calibration"] else "calibration"
+    if rows >= MIN_TRAINING_TRANSITIONS and groups[part] < MIN_HELD_OUT_GROUPS:
+        problem = _few_groups([row.group for some in split.values() for row in some])
+        raise InsufficientDataError(
+            f"{part} groups", groups[part], MIN_HELD_OUT_GROUPS, why, problem=problem
+        )
+    _require("usable training transitions", len(split["train"]), MIN_TRAINING_TRANSITIONS, why)
+
+
+def _few_groups(groups: Sequence[str]) -> str:
+    """What is wrong with these *groups* of transitions, and what to do."""
+    count, largest = len(set(groups)), Counter(groups).most_common(1)[0][0]
+    remedy = "give each episode, task or customer its own group"
+    if count == 1:
+        return (
+            f"{len(groups)} transitions, all in one group {largest!r}: {remedy}; the model is "
+            "tested on groups that it has not seen"
+        )
+    return (
+        f"{len(groups)} transitions in {count} groups, such as {largest!r}: too few, because the "
+        f"model is tested on groups that it has not seen; {remedy}, or let the agent collect more "
+        f"groups ({ENOUGH_GROUPS} are nearly always enough)"
     )
 
 

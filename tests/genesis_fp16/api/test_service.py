@@ -11,7 +11,7 @@ from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import Ending, PartTotals, RunState, RunSummary, RunTransition
 from genesis_fp16.guard.evidence import write_evidence
 from infrastructure.events import EventWriter, PrecisionState
-from infrastructure.events.event import Evaluated, PartStats, PrecisionChanged, StepStats
+from infrastructure.events.event import Evaluated, Notice, PartStats, PrecisionChanged, StepStats
 
 pytestmark = pytest.mark.process
 STATE = PrecisionState(requested="fp16", effective="fp16", reason="default")
@@ -199,6 +199,21 @@ def test_an_attempt_shows_why_it_failed_and_what_it_waits_for(api) -> None:
     shown = api.get(f"/api/runs/{run.id}")["attempts"]
     assert [attempt["error"] for attempt in shown] == ["worn out", None]
     assert [attempt["waiting"] for attempt in shown] == [None, "in the queue of slurm"]
+
+
+def test_doubts_about_the_data_are_shown_once(api) -> None:
+    run = api.store.enqueue("doubtful", first_seed=3)
+    attempt = api.store.begin_attempt(run.id, "i-doubtful")
+    folder = attempt_folder(api.home, attempt)
+    folder.mkdir(parents=True)
+    doubt = {"finding": "leak", "problem": "<x> alone predicts y", "remedy": "remove <x>"}
+    with EventWriter(folder / "events.ndjson") as write:
+        for _ in "ab":
+            write(Notice(level="warning", event="training_data_doubtful", fields=doubt))
+    [shown] = api.get(f"/api/runs/{run.id}")["attempts"]
+    assert shown["data_problems"] == ["<x> alone predicts y; remove <x>"]
+    page = api.ask("GET", f"/runs/{run.id}", headers={"Accept": "text/html"})
+    assert page.body.count(b"&lt;x&gt; alone predicts y; remove &lt;x&gt;") == 1
 
 
 def test_the_parts_of_a_job(api, trained: str) -> None:

@@ -44,6 +44,11 @@ def run(store: Store) -> Run:
         emit(Evaluated(epoch=1, metrics={"mse": 0.25}, primary="mse"))
         early = {"epoch": "7", "epochs": "20", "reason": "none was better"}
         emit(Notice(event="training_stopped_early", fields=early))
+        doubt = {"finding": "leak", "problem": "x alone predicts y", "remedy": "remove x"}
+        for _ in "ab":  # an attempt that resumes says it again
+            emit(Notice(level="warning", event="training_data_doubtful", fields=doubt))
+        constant = {"problem": "constant fields are excluded: z"}
+        emit(Notice(level="warning", event="training_data_incomplete", fields=constant))
     store.end_attempt(
         attempt,
         Ending(exit_code=1),
@@ -124,9 +129,11 @@ def test_run_is_shown_with_its_attempts_and_precision(
         "started": 1,
         "precision_changed": 2,
         "evaluated": 1,
-        "notice": 1,
+        "notice": 4,
     }
     assert attempt["training_stopped_early"]["epoch"] == "7"
+    problems = ["x alone predicts y; remove x", "constant fields are excluded: z"]
+    assert attempt["data_problems"] == problems
     assert attempt["evaluation"]["metrics"] == {"mse": 0.25}
     assert Path(attempt["log"]).parent == Path(attempt["events_file"]).parent
     assert Path(attempt["events_file"]).exists()

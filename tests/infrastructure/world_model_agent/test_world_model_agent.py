@@ -50,6 +50,56 @@ def test_real_half_precision_on_the_cpu_trains_as_well(
     assert half.metrics["ensemble.nll_skill"] == pytest.approx(skill, rel=0.05)
 
 
+def test_doubts_about_the_data_are_told_before_training_and_with_the_decision(
+    repair_agent, make_context, run_once
+):
+    class CopyingAgent(repair_agent):
+        training_steps = 20
+
+        def collect(self, context):
+            for transition in super().collect(context):
+                yield transition
+                yield replace(transition, group=f"retry of {transition.group}")
+
+    context = make_context()
+    publication = run_once(CopyingAgent(), context)
+    told = [fields for event, fields in context.logger.lines if event == "training_data_doubtful"]
+    assert [fields["finding"] for fields in told] == ["duplicates"]
+    assert "held-out transitions" in told[0]["problem"]
+    assert "one group" in told[0]["remedy"]
+    assert publication.reason.endswith("; doubtful data: duplicates")
+
+
+def test_a_split_by_time_tests_every_run_on_groups_that_no_model_in_use_has_seen(
+    repair_agent, make_context, run_once
+):
+    class TimedAgent(repair_agent):
+        training_steps = 100
+
+        def spec(self):
+            return replace(super().spec(), split="time")
+
+    assert run_once(TimedAgent(groups=40), make_context("run-1")).published
+    longer = TimedAgent(groups=60)
+    publication = run_once(longer, make_context("run-2"))
+    assert longer._data.test.groups[0] == "task-48"
+    assert set(longer._data.test.groups) == {f"task-{number}" for number in range(48, 60)}
+    assert "model in use" in publication.reason
+    assert "in_use.nll" in publication.metrics
+
+
+@pytest.mark.usefixtures("first_publication")
+def test_after_a_change_of_the_split_the_model_in_use_is_not_compared(
+    repair_agent, make_context, run_once
+):
+    agent = repair_agent()
+    agent.training_steps = 100
+    agent.spec = lambda: replace(repair_agent().spec(), split="time")
+    publication = run_once(agent, make_context("run-2"))
+    assert publication.published
+    assert "trained for other fields or another split" in publication.reason
+
+
 def test_a_resumed_attempt_builds_the_same_job(repair_agent, make_context):
     context = make_context()
     jobs = [repair_agent().build_job(context, list(repair_agent().collect(context))) for _ in "ab"]

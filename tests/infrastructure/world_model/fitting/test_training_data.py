@@ -112,11 +112,44 @@ def test_what_is_not_a_transition_is_refused_with_the_call(spec, record, given):
 def test_too_little_data_is_refused_by_name(spec, record):
     with pytest.raises(InsufficientDataError, match="0 usable"):
         prepare_training_data(spec, [])
-    with pytest.raises(InsufficientDataError, match=r"groups .*2"):
-        prepare_training_data(spec, [replace(t, group="one") for t in record()])
+    with pytest.raises(InsufficientDataError, match="0 usable training transitions"):
+        prepare_training_data(spec, [replace(t, group="one") for t in record()[:50]])
     unvarying = [
         replace(t, reward=0.0, next_observation={"x": t.observation["x"], "outcome": "worse"})
         for t in record()
     ]
     with pytest.raises(InsufficientDataError, match="0 targets"):
         prepare_training_data(spec, unvarying)
+
+
+def test_many_transitions_in_one_group_name_the_group(spec, record):
+    with pytest.raises(InsufficientDataError) as caught:
+        prepare_training_data(spec, [replace(t, group="one") for t in record(groups=30)])
+    assert str(caught.value) == (
+        "600 transitions, all in one group 'one': give each episode, task or customer its own "
+        "group; the model is tested on groups that it has not seen"
+    )
+
+
+def test_many_transitions_in_few_groups_say_how_many_groups_are_enough(spec, record):
+    with pytest.raises(InsufficientDataError, match=r"600 .* 4 groups, such as 'g.*\(30 are"):
+        prepare_training_data(spec, record(groups=4, rows=150))
+
+
+def test_a_split_by_time_tests_on_the_groups_that_appear_last(spec, record):
+    data = prepare_training_data(replace(spec, split="time"), record(groups=20, rows=10))
+    groups = {
+        part: sorted(set(rows.groups), key=lambda name: int(name[1:]))
+        for part, rows in data.parts.items()
+    }
+    assert groups["train"] == [f"g{number}" for number in range(12)]
+    assert groups["calibration"] == [f"g{number}" for number in range(12, 16)]
+    assert groups["test"] == [f"g{number}" for number in range(16, 20)]
+
+
+def test_findings_about_the_data_come_with_it(spec, record):
+    transitions = record(groups=30)
+    assert prepare_training_data(spec, transitions).findings == []
+    copies = [replace(t, group=f"copy of {t.group}") for t in transitions]
+    (finding,) = prepare_training_data(spec, transitions + copies).findings
+    assert finding.kind == "duplicates"
