@@ -106,14 +106,7 @@ def _digests(kind: FieldType, values: Sequence[object]) -> NDArray[np.int64]:
     for row, value in enumerate(values):
         if value is None:
             continue
-        if isinstance(value, str):
-            text = value
-        else:
-            text = (
-                repr(tuple(cast("Sequence[str]", value)))
-                if isinstance(kind, Text)
-                else label_of(value)
-            )
+        text = _text_of(kind, value)
         digest = known.get(text)
         if digest is None:
             content = text.encode("utf-8", "surrogatepass")
@@ -121,3 +114,11 @@ def _digests(kind: FieldType, values: Sequence[object]) -> NDArray[np.int64]:
             digest = known[text] = int.from_bytes(hashed, "big", signed=True)
         digests[row] = digest
     return digests
+
+
+def _text_of(kind: FieldType, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(kind, Text) and isinstance(value, Sequence):
+        return repr(tuple(value))
+    return label_of(value)

@@ -17,7 +17,9 @@ from infrastructure.agent_contract.transition import (
     FieldValue,
     Text,
     Transition,
+    TransitionSpec,
 )
+from infrastructure.trajectories.data_checks import check_data
 from infrastructure.trajectories.genesis_records import read_trajectory_pool
 from infrastructure.trajectories.record_source.definition import SourceTable, usual_pattern
 from infrastructure.trajectories.record_source.field_types import doubt_about, field_type
@@ -38,6 +40,7 @@ from infrastructure.trajectories.split import (
     MIN_HELD_OUT_GROUPS,
     MIN_TRAINING_TRANSITIONS,
     split_by_group,
+    split_rows,
 )
 
 _AGENT = "agent"
@@ -78,6 +81,15 @@ class Proposal:
             if isinstance(target, Discrete) and set(target.values) == {"false", "true"}:
                 return name, "true"
         return None
+
+    @property
+    def spec(self) -> TransitionSpec | None:
+        """The proposed fields; None while some are missing."""
+        if self.missing:
+            return None
+        return TransitionSpec(
+            observation=self.observation, action=self.action, targets=self.targets
+        )
 
     def to_toml(self, path: Path, schedule: str) -> str:
         """The definition's text, for records in the folder *path*."""
@@ -138,6 +150,7 @@ def _propose_for_format(
         proposal.notes.append(
             "the fields are those of Genesis' format, without what is the outcome"
         )
+        _doubt(proposal, GENESIS_SPECS[record_format], transitions)
         return proposal
     if record_format == "transitions":
         return _propose_for_transitions(path, name, targets)
@@ -200,6 +213,7 @@ def _propose_for_transitions(path: Path, name: str, targets: Sequence[str]) -> P
         if name in wanted and not isinstance(kind, Text)
     }
     _name_what_is_missing(proposal, result_fields)
+    _doubt(proposal, proposal.spec, transitions)
     return proposal
 
 
@@ -241,6 +255,8 @@ def _propose_for_records(path: Path, name: str, group: str, targets: Sequence[st
             "after the action, and move those that describe the action to [spec.action]"
         )
     _name_what_is_missing(proposal, fields)
+    grouped = [row for row in rows if row.get(key) not in (None, "")]
+    _doubt(proposal, proposal.spec, [_grouped(row, key) for row in grouped])
     return proposal
 
 
@@ -293,7 +309,17 @@ def _absent(targets: Sequence[str], fields: Mapping[str, FieldType]) -> list[str
 
 
 def _grouped(row: Mapping[str, FieldValue], key: str) -> Transition:
-    return Transition(group=str(row[key]), observation={}, action={})
+    """*row* as a transition whose inputs and results may be any of its fields."""
+    return Transition(group=str(row[key]), observation=row, action={}, next_observation=row)
+
+
+def _doubt(
+    proposal: Proposal, spec: TransitionSpec | None, transitions: Sequence[Transition]
+) -> None:
+    """Note what would make the score of a model of the sample look too good."""
+    if spec is not None and transitions:
+        rows = split_rows(spec.split, [transition.group for transition in transitions])
+        proposal.notes += map(str, check_data(spec, transitions, rows))
 
 
 def _find_group(rows: Sequence[Mapping[str, FieldValue]], names: Sequence[str]) -> str:

@@ -174,6 +174,33 @@ def test_any_records_that_name_agents_are_told_apart(tmp_path: Path) -> None:
     assert found.transitions == 40
 
 
+def test_doubts_about_the_sample_are_noted(tmp_path: Path) -> None:
+    rows = [
+        {
+            "ticket": f"t{n // 4}",
+            "age": n * 7919 % 1009,
+            "closed_by": ["", "agent"][n * 31 % 7 < 3],
+            "solved": n * 31 % 7 < 3,
+        }
+        for n in range(600)
+    ]
+    leak = "observation.closed_by alone predicts solved"
+    found = propose(sample(tmp_path, *rows), "qa")
+    assert [note for note in found.notes if leak in note]
+    steps = [
+        {
+            "group": row["ticket"],
+            "observation": {"age": row["age"], "closed_by": row["closed_by"]},
+            "action": {},
+            "next_observation": {"solved": row["solved"]},
+        }
+        for row in rows
+    ]
+    again = [step | {"group": f"again {step['group']}"} for step in steps]
+    notes = "\n".join(propose(sample(tmp_path, *steps, *again), "qa").notes)
+    assert "repeat the inputs" in notes
+
+
 def test_lines_that_are_not_records_are_noted_with_the_first(tmp_path: Path) -> None:
     path = sample(tmp_path, *map(step, range(40)), "no record")
     with path.open("ab") as file:
