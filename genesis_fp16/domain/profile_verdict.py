@@ -32,6 +32,10 @@ WAITING = 0.5
 """CPU seconds per wall second below which a phase waits more than it computes."""
 CROWDED = 1.3
 """Wall seconds per CPU second of a step on one thread from which others use the CPU."""
+BATCHES_OF_PASS = 8
+TRAINING_SHARE = 0.55
+"""A world model's plan takes at least so many batches of the training groups, which hold at least
+this share of the transitions; `batch_size` cannot raise a batch above that."""
 
 _STEP = ("forward", "backward", "optimizer", "loss scale")
 _WAITS = "most of it waiting: for other processes, a network or a simulator"
@@ -213,7 +217,7 @@ def _batches(report: ProfileReport, agent: str) -> Iterator[Finding]:
             f"{share:.0%} of the run",
             remedy="make them from tensors that are ready, not from single rows"
             if report.bounds == "job"
-            else f"raise {_bound(report, agent, 'batch_size')} (now {report.rows}) and lower "
+            else f"{_larger_batch(report, agent)} and lower "
             f"{_bound(report, agent, 'training_steps')}",
         )
 
@@ -227,9 +231,8 @@ def _step(report: ProfileReport, agent: str) -> Iterator[Finding]:
     text, remedies = f"the steps take {share:.0%} of the run", []
     fewer = f"{_bound(report, agent, 'training_steps')} (now {report.total_steps or 'unknown'})"
     if launches := _launches(now, report):
-        rows = f"{_bound(report, agent, 'batch_size')} (now {report.rows})"
         text += f" and are bound by launches: {launches}"
-        remedies.append(f"do more in a launch: raise {rows} and lower {fewer}")
+        remedies.append(f"do more in a launch: {_larger_batch(report, agent)} and lower {fewer}")
         if now.busy_share is not None:
             remedies.append("set GENESIS_CUDA_GRAPH=true")
     else:
@@ -315,6 +318,19 @@ def _waits(cost: PhaseCost) -> bool:
 def _setting(agent: str, name: str) -> str:
     """Variable of one agent."""
     return f"GENESIS_AGENTS__{agent.upper().replace('-', '_')}__{name}"
+
+
+def _larger_batch(report: ProfileReport, agent: str) -> str:
+    """How to put more rows into a step."""
+    if (
+        report.bounds != "job"
+        and report.rows * BATCHES_OF_PASS >= TRAINING_SHARE * report.transitions
+    ):
+        return (
+            f"record more transitions (a batch, now of {report.rows}, is at most an eighth of "
+            "those in training groups)"
+        )
+    return f"raise {_bound(report, agent, 'batch_size')} (now {report.rows})"
 
 
 def _bound(report: ProfileReport, agent: str, attribute: str) -> str:

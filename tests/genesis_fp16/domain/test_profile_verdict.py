@@ -104,6 +104,11 @@ CASES = {
         "drawing them takes 67%",
         "batch_size of its class (now 256)",
     ),
+    "batches of few transitions": (
+        report(cost("batches", 40.0), transitions=2000, rows=150),
+        "drawing them takes",
+        "record more transitions (a batch, now of 150, is at most an eighth",
+    ),
     "batches of another job": (
         report(cost("batches", 40.0), bounds="job"),
         "wait for Python",
@@ -128,6 +133,16 @@ CASES = {
         report(*STEPS, steps=(ALONE.model_copy(update={"fixed_share": 0.8}), SLOW_BF16)),
         "with 2 rows instead of 256, a pass still takes 80%",
         "batch_size of its class (now 256)",
+    ),
+    "launches for few transitions": (
+        report(
+            *STEPS,
+            transitions=600,
+            rows=64,
+            steps=(ALONE.model_copy(update={"fixed_share": 0.8}), SLOW_BF16),
+        ),
+        "a pass still takes 80%",
+        "do more in a launch: record more transitions",
     ),
     "launches on a GPU": (
         report(*STEPS, device="cuda", steps=on_gpu(1e-3, 0.1, ratio=1.1), precision=FP16),
