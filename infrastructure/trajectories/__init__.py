@@ -9,7 +9,7 @@ from infrastructure.trajectories.replay_buffer import (
     ReplayBuffer,
     ReplayBufferWriteError,
 )
-from infrastructure.trajectories.split import Part, part_of, split_by_group, split_rows
+from infrastructure.trajectories.split import Part, part_of, split_rows
 
 __all__ = [
     "BufferSnapshot",
@@ -18,6 +18,5 @@ __all__ = [
     "ReplayBuffer",
     "ReplayBufferWriteError",
     "part_of",
-    "split_by_group",
     "split_rows",
 ]

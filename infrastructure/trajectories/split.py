@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 Part = Literal["train", "calibration", "test"]
@@ -35,37 +35,38 @@ def part_of(group: str, seed: int = 0) -> Part:
     return "calibration" if share < TRAIN_SHARE + CALIBRATION_SHARE else "test"
 
 
-def split_by_group(groups: Sequence[str], seed: int = 0) -> dict[Part, list[int]]:
-    """Return the row numbers of each part, in ascending order; *groups* holds each row's group."""
-    return _rows_of_parts(groups, {group: part_of(group, seed) for group in set(groups)})
+def parts_of(
+    split: Literal["group", "time"], groups: Iterable[str], seed: int = 0
+) -> dict[str, Part]:
+    """Return the part of each group by the rule that a `TransitionSpec` names.
 
-
-def split_by_time(groups: Sequence[str]) -> dict[Part, list[int]]:
-    """As `split_by_group`, but the test groups are those that appear last, calibration before them.
-
-    As newer groups are recorded, or the oldest dropped, a group moves from test to calibration and
-    from there to training, never back. So a model published earlier was not trained on the groups
-    that it is tested on now. This holds if the rows of a group lie together: all of them are in the
-    part of the first one that is left.
+    ``group`` is `part_of`. With ``time`` the test groups are those that appear last in *groups*,
+    and the calibration groups those before them. As newer groups are recorded, or the oldest
+    dropped, a group then moves from test to calibration and from there to training, never back. So
+    a model published earlier was not trained on the groups that it is tested on now. This holds if
+    the rows of a group lie together: the first one that is left decides.
     """
     ordered = list(dict.fromkeys(groups))
-    ends = (
-        round(TRAIN_SHARE * len(ordered)),
-        round((TRAIN_SHARE + CALIBRATION_SHARE) * len(ordered)),
-    )
+    if split == "group":
+        return {group: part_of(group, seed) for group in ordered}
+    calibration = round(TRAIN_SHARE * len(ordered))
+    test = round((TRAIN_SHARE + CALIBRATION_SHARE) * len(ordered))
     names: tuple[Part, ...] = ("train", "calibration", "test")
-    parts = {group: names[sum(place >= end for end in ends)] for place, group in enumerate(ordered)}
-    return _rows_of_parts(groups, parts)
+    return {
+        group: names[(place >= calibration) + (place >= test)]
+        for place, group in enumerate(ordered)
+    }
 
 
 def split_rows(
     split: Literal["group", "time"], groups: Sequence[str], seed: int = 0
 ) -> dict[Part, list[int]]:
-    """Split by the rule that a `TransitionSpec` names; *seed* is that of `split_by_group`."""
-    return split_by_time(groups) if split == "time" else split_by_group(groups, seed)
+    """Return the row numbers of each part, in ascending order; see `parts_of`.
 
-
-def _rows_of_parts(groups: Sequence[str], parts: Mapping[str, Part]) -> dict[Part, list[int]]:
+    Args:
+        groups: Group of each row, in the order of recording.
+    """
+    parts = parts_of(split, groups, seed)
     rows: dict[Part, list[int]] = {"train": [], "calibration": [], "test": []}
     for row, group in enumerate(groups):
         rows[parts[group]].append(row)

@@ -39,7 +39,6 @@ from infrastructure.trajectories.schema import is_missing
 from infrastructure.trajectories.split import (
     MIN_HELD_OUT_GROUPS,
     MIN_TRAINING_TRANSITIONS,
-    split_by_group,
     split_rows,
 )
 
@@ -170,7 +169,7 @@ def _count(proposal: Proposal, transitions: Sequence[Transition]) -> None:
     """Count *transitions*, and note whether they would be enough to train on."""
     groups = [transition.group for transition in transitions]
     proposal.transitions, proposal.groups = len(groups), len(set(groups))
-    parts = split_by_group(groups)
+    parts = split_rows("group", groups)
     held_out = min(len({groups[row] for row in parts[part]}) for part in ("calibration", "test"))
     if len(parts["train"]) < MIN_TRAINING_TRANSITIONS or held_out < MIN_HELD_OUT_GROUPS:
         proposal.notes.append(

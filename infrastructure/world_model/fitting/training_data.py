@@ -114,11 +114,59 @@ def prepare_training_data(
     if spec.history > 1:
         transitions = with_history(spec, transitions)
     usable, unusable = _usable(spec, transitions)
-    rows = split_rows(spec.split, [transition.group for transition in usable], split_seed)
+    groups = [transition.group for transition in usable]
+    rows = split_rows(spec.split, groups, split_seed)
     split = {part: [usable[row] for row in indices] for part, indices in rows.items()}
-    _require_enough(split, "; ".join(_describe_unusable(unusable)))
+    require_enough(
+        len(split["train"]),
+        {part: len({row.group for row in split[part]}) for part in ("calibration", "test")},
+        unusable,
+        groups,
+    )
     data = encode_split(spec, split, unusable)
     return replace(data, findings=check_data(spec, usable, rows))
+
+
+def require_enough(
+    training_rows: int,
+    held_out_groups: Mapping[Part, int],
+    unusable: Mapping[str, int],
+    groups: Sequence[str] = (),
+) -> None:
+    """Check that there is enough to train and evaluate on.
+
+    Args:
+        held_out_groups: Number of groups in calibration and test data.
+        unusable: Number of excluded transitions by reason.
+        groups: Group of each usable transition, to tell many transitions in few groups.
+
+    Raises:
+        InsufficientDataError: There is too little; the message has the reasons of exclusions.
+    """
+    why = "; ".join(_describe_unusable(unusable))
+    part, fewest = min(held_out_groups.items(), key=lambda item: item[1])
+    if len(groups) >= MIN_TRAINING_TRANSITIONS and fewest < MIN_HELD_OUT_GROUPS:
+        what, problem = f"{part} groups", _few_groups(groups)
+        raise InsufficientDataError(what, fewest, MIN_HELD_OUT_GROUPS, why, problem=problem)
+    _require("usable training transitions", training_rows, MIN_TRAINING_TRANSITIONS, why)
+    for part, count in held_out_groups.items():
+        _require(f"{part} groups", count, MIN_HELD_OUT_GROUPS, why)
+
+
+def _few_groups(groups: Sequence[str]) -> str:
+    """What is wrong with these *groups* of transitions, and what to do."""
+    count, largest = len(set(groups)), Counter(groups).most_common(1)[0][0]
+    remedy = "give each episode, task or customer its own group"
+    if count == 1:
+        return (
+            f"{len(groups)} transitions, all in one group {largest!r}: {remedy}; the model is "
+            "tested on groups that it has not seen"
+        )
+    return (
+        f"{len(groups)} transitions in {count} groups, such as {largest!r}: too few, because the "
+        f"model is tested on groups that it has not seen; {remedy}, or let the agent collect more "
+        f"groups ({ENOUGH_GROUPS} are nearly always enough)"
+    )
 
 
 def encode_split(
@@ -204,39 +252,6 @@ def _data_part(
             if codec.spec.success is None
             else number_states(transitions)
         ),
-    )
-
-
-def _require_enough(split: Mapping[Part, Sequence[Transition]], why: str) -> None:
-    """Refuse too few transitions or groups; many transitions in few groups are another problem.
-
-    Raises:
-        InsufficientDataError: See `prepare_training_data`.
-    """
-    groups = {part: len({row.group for row in rows}) for part, rows in split.items()}
-    rows = sum(map(len, split.values()))
-    part: Part = "test" if groups["test"] < groups["calibration"] else "calibration"
-    if rows >= MIN_TRAINING_TRANSITIONS and groups[part] < MIN_HELD_OUT_GROUPS:
-        problem = _few_groups([row.group for some in split.values() for row in some])
-        raise InsufficientDataError(
-            f"{part} groups", groups[part], MIN_HELD_OUT_GROUPS, why, problem=problem
-        )
-    _require("usable training transitions", len(split["train"]), MIN_TRAINING_TRANSITIONS, why)
-
-
-def _few_groups(groups: Sequence[str]) -> str:
-    """What is wrong with these *groups* of transitions, and what to do."""
-    count, largest = len(set(groups)), Counter(groups).most_common(1)[0][0]
-    remedy = "give each episode, task or customer its own group"
-    if count == 1:
-        return (
-            f"{len(groups)} transitions, all in one group {largest!r}: {remedy}; the model is "
-            "tested on groups that it has not seen"
-        )
-    return (
-        f"{len(groups)} transitions in {count} groups, such as {largest!r}: too few, because the "
-        f"model is tested on groups that it has not seen; {remedy}, or let the agent collect more "
-        f"groups ({ENOUGH_GROUPS} are nearly always enough)"
     )
 
 

@@ -3,12 +3,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infrastructure.trajectories import part_of, split_by_group, split_rows
+from infrastructure.trajectories import part_of, split_rows
 
 
 @given(st.lists(st.text(min_size=1, max_size=3)), st.integers(0, 2**32))
 def test_no_group_is_in_two_parts_and_no_row_is_lost(groups, seed):
-    rows = split_by_group(groups, seed)
+    rows = split_rows("group", groups, seed)
     members = {part: {groups[row] for row in indices} for part, indices in rows.items()}
     assert not members["train"] & members["calibration"]
     assert not members["train"] & members["test"]
@@ -17,8 +17,8 @@ def test_no_group_is_in_two_parts_and_no_row_is_lost(groups, seed):
 
 
 def test_a_group_keeps_its_part_as_others_come():
-    few = split_by_group([f"g{n}" for n in range(20)])
-    many = split_by_group([f"g{n}" for n in range(200)])
+    few = split_rows("group", [f"g{n}" for n in range(20)])
+    many = split_rows("group", [f"g{n}" for n in range(200)])
     for part, rows in few.items():
         assert set(rows) <= set(many[part])
 
@@ -49,7 +49,6 @@ def test_the_newest_groups_are_the_test():
         "calibration": list(range(12, 16)),
         "test": list(range(16, 20)),
     }
-    assert split_rows("group", ["a", "b"], 3) == split_by_group(["a", "b"], 3)
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 30))
