@@ -6,7 +6,7 @@ Shapes: N rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -45,10 +45,20 @@ class Column:
 
 def input_columns(spec: TransitionSpec, transitions: Sequence[Transition]) -> Iterator[Column]:
     """Yield observation and action, field by field."""
-    for part, fields in (("observation", spec.observation), ("action", spec.action)):
-        for name, kind in fields.items():
-            values = [getattr(row, part).get(name) for row in transitions]
-            yield from _columns(name, f"{part}.{name}", kind, values)
+    yield from observation_columns(spec, transitions, spec.observation)
+    actions = [row.action for row in transitions]
+    for name, kind in spec.action.items():
+        yield from _columns(name, f"action.{name}", kind, [row.get(name) for row in actions])
+
+
+def observation_columns(
+    spec: TransitionSpec, transitions: Sequence[Transition], names: Iterable[str]
+) -> Iterator[Column]:
+    """Yield the fields of the observation with these *names*."""
+    observations = [row.observation for row in transitions]
+    for name in names:
+        values = [row.get(name) for row in observations]
+        yield from _columns(name, f"observation.{name}", spec.observation[name], values)
 
 
 def target_columns(spec: TransitionSpec, transitions: Sequence[Transition]) -> Iterator[Column]:

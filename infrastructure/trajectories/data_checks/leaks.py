@@ -13,7 +13,7 @@ from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.trajectories.data_checks.columns import (
     Column,
     Numbers,
-    input_columns,
+    observation_columns,
     target_columns,
 )
 from infrastructure.trajectories.data_checks.finding import Finding
@@ -47,10 +47,7 @@ def find_leaks(
     ]
     errors: dict[tuple[str, str], float] = {}
     persistent: dict[str, float] = {}
-    fields = dict.fromkeys(spec.current_fields)
-    for column in input_columns(spec, rows):
-        if column.field not in fields or not column.title.startswith("observation."):
-            continue
+    for column in observation_columns(spec, rows, spec.current_fields):
         bins = _bins(column, len(learned))
         for lesson in lessons:
             title = lesson.target.title

@@ -15,6 +15,7 @@ from infrastructure.trajectories.data_checks.columns import (
     Column,
     Numbers,
     input_columns,
+    observation_columns,
     target_columns,
 )
 from infrastructure.trajectories.data_checks.finding import Finding
@@ -122,8 +123,8 @@ def _targets(
     """
     before = {
         column.title.partition(".")[2]: column.values
-        for column in input_columns(spec, transitions)
-        if column.field in spec.targets and column.is_number
+        for column in observation_columns(spec, transitions, spec.targets.keys() & spec.observation)
+        if column.is_number
     }
     titles, columns = [], []
     for column in target_columns(spec, transitions):
