@@ -331,10 +331,10 @@ def test_a_best_epoch_damaged_at_the_end_costs_only_itself(repair_agent, make_co
 
 
 class Identity(torch.nn.Module):
-    """Predicts that the target is the input, with a standard deviation that is wrong."""
+    """Predicts that the target is the first input, with a standard deviation that is wrong."""
 
     def forward(self, inputs):
-        x_N1 = inputs["dense"]
+        x_N1 = inputs["dense"][:, :1]
         return {"y.mean": 0.8 * x_N1[None], "y.log_variance": torch.full_like(x_N1, -6.0)[None]}
 
 
