@@ -23,14 +23,13 @@ import structlog
 from pydantic import BaseModel, ConfigDict
 
 from genesis_fp16.daemon.api_tokens import TokenError, open_tokens
+from genesis_fp16.daemon.restart_delay import RestartDelay
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings import Settings
 
 SOCKET_NAME = "control.sock"
 MODULE = "genesis_fp16.api"
 STOP_SECONDS = 2.0
-FIRST_RESTART_SECONDS, LONGEST_RESTART_SECONDS = 1.0, 60.0
-STABLE_SECONDS = 60.0  # after which a restart counts as the first
 LISTEN_AGAIN_SECONDS = 10.0  # after a former standby could not listen
 _BACKLOG = 128
 _LONGEST_PATH = 107  # bytes of a Unix socket's path
@@ -90,8 +89,7 @@ class ControlApi:
     ) -> None:
         self._settings, self._clock = settings, clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._started_at = self._may_start_at = -LONGEST_RESTART_SECONDS
-        self._wait_seconds = FIRST_RESTART_SECONDS
+        self._delay = RestartDelay(clock)
         self._listeners: list[socket.socket] = []
         self._path = settings.home.absolute() / SOCKET_NAME
         self._reserved = reserved
@@ -121,7 +119,7 @@ class ControlApi:
                 return
             self._report_end(self._process.returncode)
             self._process = None
-        if not self._listeners or self._clock() < self._may_start_at:
+        if not self._listeners or not self._delay.is_over():
             return
         waiting, _, _ = select.select(self._listeners, [], [], 0)
         if waiting:
@@ -151,7 +149,7 @@ class ControlApi:
     def _start(self) -> None:
         listeners = tuple(listener.fileno() for listener in self._listeners)
         spec = ApiSpec(parent=os.getpid(), listeners=listeners, settings=self._settings)
-        self._started_at = self._clock()
+        self._delay.started()
         try:
             with tempfile.TemporaryFile() as told:  # a pipe could be full before it is read
                 told.write(spec.model_dump_json().encode())
@@ -165,24 +163,17 @@ class ControlApi:
                 )
         except OSError as error:  # no memory, no room, no process left
             log.error("api_not_started", error=str(error))
-            self._delay_restart()
+            self._delay.ended()
         else:
             log.info("api_started", pid=self._process.pid)
 
     def _report_end(self, code: int) -> None:
-        self._delay_restart()
+        self._delay.ended()
         log.error(
             "api_ended",
             exit_code=code,
-            remedy=f"it starts with the next request, in {self._wait_seconds:g} s at the earliest",
+            remedy=f"it starts with the next request, in {self._delay.seconds:g} s at the earliest",
         )
-
-    def _delay_restart(self) -> None:
-        now = self._clock()
-        stable = now - self._started_at >= STABLE_SECONDS
-        doubled = min(2 * self._wait_seconds, LONGEST_RESTART_SECONDS)
-        self._wait_seconds = FIRST_RESTART_SECONDS if stable else doubled
-        self._may_start_at = now + self._wait_seconds
 
     def _listen_on_reserved(self) -> None:
         """Listen where a standby has reserved the address; a leader does all else without."""
@@ -202,7 +193,7 @@ class ControlApi:
     def _listen_on_path(self) -> None:
         """Listen on the socket in the home; without it the daemon does all else."""
         try:
-            self._listeners.append(_listen_in(self._path))
+            self._listeners.append(listen_in(self._path))
         except OSError as error:
             log.error(
                 "control_socket_failed",
@@ -238,22 +229,29 @@ def reserve_address(settings: Settings) -> socket.socket | None:
         return None
     check_tokens(settings)
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            settings.api_host,
-            settings.api_port,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
-        )[0]
-        reserved = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind(address)
-        except OSError:
-            reserved.close()
-            raise
+        reserved = bind_address(settings.api_host, settings.api_port)
     except OSError as error:  # includes an unknown host name
         raise ControlListenError(settings, error) from error
     return reserved
+
+
+def bind_address(host: str, port: int) -> socket.socket:
+    """A socket on a TCP address that does not listen yet.
+
+    Raises:
+        OSError: The address is in use, unknown, or does not belong to this machine.
+    """
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _listen_on(reserved: socket.socket, settings: Settings) -> socket.socket:
@@ -267,7 +265,7 @@ def _listen_on(reserved: socket.socket, settings: Settings) -> socket.socket:
     return reserved
 
 
-def _listen_in(path: Path) -> socket.socket:
+def listen_in(path: Path) -> socket.socket:
     """Listen on a Unix socket at *path* that only its owner may open.
 
     A longer path than the kernel takes is reached through the folder's descriptor.

@@ -20,6 +20,7 @@ import genesis_fp16
 from genesis_fp16.daemon.control import ControlApi, reserve_address
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.log import configure_logging, log_ignored_settings
+from genesis_fp16.daemon.prediction import PredictionService
 from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunLoop, open_store
@@ -106,7 +107,14 @@ def serve(settings: Settings) -> None:
         lock.begin(daemon.loop.executor.extend_lease)
         metrics.set_leader(True)
         daemon.start()
-        _run_rounds(daemon, signals, lock, control, readiness, notices)
+        prediction = PredictionService(settings, daemon.exploration, metrics.on_predictions)
+        stack.enter_context(closing(prediction))
+
+        def tick_services() -> None:
+            control.tick()
+            prediction.tick()
+
+        _run_rounds(daemon, signals, lock, tick_services, readiness, notices)
     log.info("daemon_stopped")
 
 
@@ -329,6 +337,11 @@ class Daemon:
         """Whether the next round has runs or due times of the timetable to record."""
         return self._timetable.has_work(self._store.now())
 
+    def exploration(self) -> dict[str, str]:
+        """Exploration of the decisions of each installed agent."""
+        settings = self.loop.settings
+        return {name: settings.for_agent(name).explore for name in self.watch.names}
+
     def _use_store(self, now: float, unix_now: float) -> None:
         self.loop.dispatch(now)
         self._baselines.tick()
@@ -359,7 +372,7 @@ def _run_rounds(
     daemon: Daemon,
     signals: Signals,
     lock: DaemonLock,
-    control: ControlApi,
+    tick_services: Callable[[], None],
     readiness: Readiness,
     notices: SystemdNotices,
 ) -> None:
@@ -393,7 +406,7 @@ def _run_rounds(
                 probing=daemon.watch.slow_probes,
                 device=daemon.loop.resolver.device,
             )
-            control.tick()
+            tick_services()
             if not readiness.problem:  # clock, dispatcher and store have all worked
                 notices.send_watchdog()
             if reload:

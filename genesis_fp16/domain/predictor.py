@@ -15,6 +15,9 @@ DECISION_KINDS = ("decision", "choice", "transition")
 OUTCOME_STATES = ("recorded", "partial", "late", "repeated")
 
 
+_BUCKETS = len(PREDICTION_SECONDS) + 1
+
+
 class PredictorOrder(BaseModel):
     """What may change while a predictor runs; one line of its standard input.
 
@@ -70,7 +73,7 @@ class AgentFigures(BaseModel):
     """
 
     predictions: dict[str, int] = {}
-    seconds: list[int] = [0] * (len(PREDICTION_SECONDS) + 1)
+    seconds: Annotated[list[int], Field(min_length=_BUCKETS, max_length=_BUCKETS)] = [0] * _BUCKETS
     seconds_sum: float = 0.0
     decisions: dict[str, int] = {}
     outcomes: dict[str, int] = {}

@@ -221,6 +221,12 @@ class _Histogram(_Child):
             {**exemplars, at: Exemplar(dict(exemplar), value, time.time())},
         )
 
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Count values that were counted elsewhere, by bucket, with their sum *total*."""
+        before, sum_before, exemplars = self._state
+        after = [earlier + count for earlier, count in zip(before, counts, strict=True)]
+        self._state = after, sum_before + total, exemplars
+
     def samples(self) -> Iterator[tuple[_Series, float, Exemplar | None]]:
         """See `_Child`."""
         counts, total, exemplars = self._state

@@ -17,6 +17,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from genesis_fp16.domain.guard import GuardState, Trigger
+from genesis_fp16.domain.predictor import (
+    DECISION_KINDS,
+    OUTCOME_STATES,
+    PREDICTION_OUTCOMES,
+    AgentFigures,
+)
 from genesis_fp16.domain.run import ACTIVE, TERMINAL, RunState
 from genesis_fp16.metrics.series import (
     CORRECTION_STATISTICS,
@@ -60,6 +66,7 @@ class Metrics:
         self._clock = clock
         self._agents: set[str] = set()
         self._detailed: set[str] = set()  # agents
+        self._asking: set[str] = set()  # agents that have asked the predictor
         self._guarded: set[str] = set()  # agents whose guard's state is shown
         self._paused: set[str] = set()  # agents that were ever shown as paused
         self._run_states: dict[str, tuple[str, RunState]] = {}
@@ -114,6 +121,22 @@ class Metrics:
             series.checkpoint_bytes.labels(agent).set(event.size_bytes)
         elif isinstance(event, Resumed):
             self._series.resumes.labels(agent).inc(exemplar={"run_id": run_id})
+
+    def on_predictions(self, agent: str, figures: AgentFigures) -> None:
+        """Add what a predictor has counted; labels that it should not have are left out."""
+        series = self._series
+        if agent not in self._asking:
+            self._asking.add(agent)
+            series.create_predictions(agent)
+        counted = (
+            (series.predictions, PREDICTION_OUTCOMES, figures.predictions),
+            (series.decisions, DECISION_KINDS, figures.decisions),
+            (series.outcomes, OUTCOME_STATES, figures.outcomes),
+        )
+        for family, labels, counts in counted:
+            for label in labels:
+                family.labels(agent, label).inc(max(0, counts.get(label, 0)))
+        series.prediction_seconds.labels(agent).add(figures.seconds, figures.seconds_sum)
 
     def _count_steps(self, agent: str, run_id: str, event: StepStats) -> None:
         series, exemplar = self._series, {"run_id": run_id}

@@ -24,6 +24,12 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 
 import genesis_fp16
 from genesis_fp16.domain.guard import Trigger
+from genesis_fp16.domain.predictor import (
+    DECISION_KINDS,
+    OUTCOME_STATES,
+    PREDICTION_OUTCOMES,
+    PREDICTION_SECONDS,
+)
 from genesis_fp16.domain.run import TERMINAL, RunState
 from genesis_fp16.metrics.family import CounterFamily, Family, GaugeFamily, HistogramFamily
 from infrastructure.events.event import OverflowCause
@@ -60,6 +66,7 @@ class Series:
         self._declare_telemetry()
         self._declare_mismatch()
         self._declare_runs()
+        self._declare_predictions()
         self._declare_daemon()
         ProcessCollector(registry=self._daemon)
         registry.register(self._daemon)
@@ -364,6 +371,33 @@ class Series:
             "genesis_agent_paused", "1 while an operator keeps the agent from starting runs"
         )
         self.plugin_up = self._gauge("genesis_plugin_up", "0 for a quarantined plugin")
+
+    def _declare_predictions(self) -> None:
+        """Series of agents that ask the predictor; they do not exist for others."""
+        self.predictions = self._counter(
+            "genesis_predictions_total", "Requests to predict, rank or decide", "outcome"
+        )
+        self.prediction_seconds = self._histogram(
+            "genesis_prediction_seconds",
+            "Time of the predictor to answer such a request",
+            PREDICTION_SECONDS,
+        )
+        self.decisions = self._counter(
+            "genesis_decisions_total", "Decisions, own choices and transitions recorded", "kind"
+        )
+        self.outcomes = self._counter(
+            "genesis_outcomes_total", "Reports of what came of decisions", "state"
+        )
+
+    def create_predictions(self, agent: str) -> None:
+        """Create the series of an agent that asks, at 0."""
+        for outcome in PREDICTION_OUTCOMES:
+            self.predictions.labels(agent, outcome)
+        self.prediction_seconds.labels(agent)
+        for kind in DECISION_KINDS:
+            self.decisions.labels(agent, kind)
+        for state in OUTCOME_STATES:
+            self.outcomes.labels(agent, state)
 
     def _declare_daemon(self) -> None:
         counter = partial(Counter, registry=self._daemon)

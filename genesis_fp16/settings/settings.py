@@ -26,6 +26,7 @@ from genesis_fp16.settings.kubernetes import KubernetesSettings
 from genesis_fp16.settings.types import (
     ApiToken,
     DatabaseUrl,
+    ExplorationText,
     HomeFolder,
     Host,
     HostNames,
@@ -75,6 +76,8 @@ class AgentSettings(BaseModel):
     """If a run is unfinished when the next is due: skip, queue or replace; empty: the agent's."""
     precision: Hot[OrEmpty[PrecisionWish]] = None
     """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
+    explore: Hot[ExplorationText] = ""
+    """Exploration of decisions: epsilon 0.1, softmax 0.2 or softmax 0.2 floor 0.02; empty: none."""
     role_precision: Hot[PresetName] = None
     """Preset of precisions by role, docs/how-to/policies.md; empty: the one of its job."""
     keep_fp32: Hot[ModuleNames] = ""
@@ -218,6 +221,18 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     """File of tokens, one a line: NAME TOKEN [ROLE [DATE]]; read again whenever it changes."""
     api_allowed_hosts: HostNames = ""
     """Host names of the page besides localhost and addresses, separated by commas."""
+    predictor: bool = True
+    """Whether agents may ask on predict.sock; a process answers from the first request on."""
+    predict_group: OrEmpty[str] = None
+    """Group whose accounts may use predict.sock besides the daemon's user; empty: none."""
+    predict_host: Host = "127.0.0.1"
+    """Address of the predictor on TCP, if GENESIS_PREDICT_PORT is set."""
+    predict_port: OrEmpty[Annotated[int, Field(ge=0, le=65535)]] = None
+    """TCP port of the predictor, which demands a token of the API; 0: any free; empty: no TCP."""
+    predict_models: Annotated[int, Field(ge=1, le=100000)] = 200
+    """Largest number of models that the predictor keeps in memory."""
+    predict_outcome_seconds: Seconds = 86400.0
+    """Seconds after a decision in which its outcome counts as the decision's."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged: debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"

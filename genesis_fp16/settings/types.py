@@ -17,6 +17,7 @@ from genesis_fp16.system.bucket import check_bucket_url
 from genesis_fp16.system.tokens import LONGEST_TOKEN, SHORTEST_TOKEN, TOKEN
 from infrastructure.agent_contract import Schedule
 from infrastructure.events.role_precision import usable_preset
+from infrastructure.options.exploration import Exploration
 from infrastructure.options.setting_types import OrEmpty
 
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
@@ -91,6 +92,11 @@ def _check_preset(name: str) -> str:
     return usable_preset(name).name
 
 
+def _check_exploration(text: str) -> str:
+    Exploration.parse(text)
+    return text
+
+
 def _check_options(text: str) -> str:
     try:
         shlex.split(text)
@@ -111,6 +117,7 @@ def _empty_to_default_home(value: object) -> object:
 
 
 Options: TypeAlias = Annotated[str, AfterValidator(_check_options)]
+ExplorationText: TypeAlias = Annotated[str, AfterValidator(_check_exploration)]
 Host: TypeAlias = Annotated[str, AfterValidator(_check_host)]
 HostNames: TypeAlias = Annotated[str, AfterValidator(_check_hosts)]
 ApiToken: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_token)]]

@@ -10,11 +10,13 @@ from typing import TypeVar
 
 from genesis_fp16.worker.channel import ProgressReporter
 from infrastructure.agent_contract import Agent, RunContext, Transition
+from infrastructure.decisions import take_in
 from infrastructure.files import json_text, read_json, write_atomically
 from infrastructure.trajectories import BufferSnapshot, BufferView, ReplayBuffer
 
 SNAPSHOT_FILE = "snapshot.json"  # in the run's folder
 _MOST_SNAPSHOT_BYTES = 1 << 26
+_MOST_SKIPPED_SHOWN = 20
 Kind = TypeVar("Kind")
 
 
@@ -51,6 +53,7 @@ class Collection:
         buffer = self.buffer(folder)
         with closing(buffer):  # even after an error, recorded transitions reach the disk
             self._collect(buffer)
+        self._take_in_decisions(folder)
         self._progress.flush()
         snapshot = buffer.snapshot()
         write_atomically(self._context.run_folder / SNAPSHOT_FILE, json_text(snapshot.to_json()))
@@ -109,6 +112,20 @@ class Collection:
                 self._poll()
                 if recorded >= budget.transitions or time.monotonic() >= deadline:
                     break
+
+    def _take_in_decisions(self, folder: Path) -> None:
+        """Add what running agents have reported since the last run, each outcome once."""
+        log, logger = self._context.agent_folder / "decisions", self._context.logger
+        try:
+            report = take_in(log, folder, now=time.time())
+        except OSError as error:
+            consequence = "this run trains without them, a later one takes them in"
+            logger.warning("decisions_not_taken_in", error=str(error), consequence=consequence)
+            return
+        if report.transitions:
+            logger.info("decisions_taken_in", transitions=report.transitions)
+        for problem in report.skipped[:_MOST_SKIPPED_SHOWN]:
+            logger.warning("decision_skipped", reason=problem)
 
     def _transitions(self) -> Generator[Transition, None, None]:
         """The agent's transitions; its generator is closed when no more are needed."""

@@ -14,13 +14,13 @@ from structlog.testing import capture_logs
 
 from genesis_fp16.daemon.api_tokens import TokenError
 from genesis_fp16.daemon.control import (
-    FIRST_RESTART_SECONDS,
     LISTEN_AGAIN_SECONDS,
     SOCKET_NAME,
     ControlApi,
     ControlListenError,
     reserve_address,
 )
+from genesis_fp16.daemon.restart_delay import FIRST_RESTART_SECONDS
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
