@@ -79,6 +79,7 @@ PRELOADED = (  # as named on a command line
     GPU_SECTION,
     "benchmarks.gpu.sections.ranks",
     "genesis_fp16.plugins.probe",
+    "genesis_fp16.predictor",
     "genesis_fp16.worker",
     "genesis_fp16.worker.spare",
     GROUP,

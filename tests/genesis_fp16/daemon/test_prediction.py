@@ -32,15 +32,9 @@ QUESTION = {"observation": {"load": 1.0}, "actions": [{"tool": "x"}, {"tool": "y
 Serve = Callable[..., PredictionService]
 
 
-class _Forked(ForkedPopen):
-    """Forks the predictor, which imports torch: that takes seconds."""
-
-    modules = (*ForkedPopen.modules, "genesis_fp16.predictor")
-
-
 @pytest.fixture
 def serve(home_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    monkeypatch.setattr(subprocess, "Popen", _Forked)
+    monkeypatch.setattr(subprocess, "Popen", ForkedPopen)
     home_settings.home.mkdir(exist_ok=True)
     services: list[PredictionService] = []
 

@@ -67,12 +67,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {letter: folder / letter for letter in BEST}
 
 
-class _ForkedPredictor(ForkedPopen):
-    """Forks the predictor, which imports torch: that takes seconds."""
-
-    modules = (*ForkedPopen.modules, "genesis_fp16.predictor")
-
-
 class Client(http.client.HTTPConnection):
     """A connection to a Unix socket."""
 
@@ -124,7 +118,7 @@ class Predictor:
             | self._spec
             | spec,
         )
-        self.process = _ForkedPredictor(
+        self.process = ForkedPopen(
             [sys.executable, "-P", "-m", "genesis_fp16.predictor"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ from genesis_fp16.worker.channel import ProgressReporter
 from genesis_fp16.worker.collection import Collection, check_type, repeated_snapshot
 from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.run_context import Budget
+from infrastructure.decisions import DecisionLog
 from infrastructure.events.event import BaseEvent, Progress
 
 Collect = Callable[..., Collection]
@@ -46,6 +47,7 @@ def collection(tmp_path: Path, events: list[BaseEvent]) -> Collect:
     def make(agent: Any, attempt: int = 1, transitions: int = 100) -> Collection:
         context = SimpleNamespace(
             run_folder=tmp_path / "run",
+            agent_folder=tmp_path / "agent",
             attempt=attempt,
             budget=Budget(seconds=60.0, transitions=transitions),
             logger=structlog.get_logger(),
@@ -106,3 +108,36 @@ def test_plugin_code_must_return_the_contracts_types() -> None:
     assert check_type(1.5, float, "loss() must return") == 1.5
     with pytest.raises(TypeError, match=r"loss\(\) .*float, got str"):
         check_type("1.5", float, "loss() must return")
+
+
+def test_decisions_that_came_true_are_taken_in_once(tmp_path: Path, collection: Collect) -> None:
+    log = DecisionLog(tmp_path / "agent" / "decisions")
+    transition = {
+        **{"group": "task", "observation": {"x": 2.0}, "action": {}, "reward": 1.0},
+        **{"next_observation": {}, "terminated": False, "propensity": 0.5, "info": {}},
+    }
+    log.append([{"kind": "transition", "id": "t1", "transition": transition}])
+    log.append([{"kind": "transition", "id": "t2", "transition": {"group": "lacks the rest"}}])
+    folder = tmp_path / "agent" / "replay"
+    with capture_logs() as logs:
+        taken = collection(Agent(3))
+        taken.snapshot(folder)
+    assert [line["event"] for line in logs] == ["decisions_taken_in", "decision_skipped"]
+    (tmp_path / "run" / "snapshot.json").unlink()
+    later = collection(Agent(1))
+    recorded = list(later.read(folder, later.snapshot(folder)))
+    assert len(recorded) == 5
+    assert [row.propensity for row in recorded if row.group == "task"] == [0.5]
+
+
+def test_decisions_that_cannot_be_read_cost_this_run_them_alone(
+    tmp_path: Path, collection: Collect
+) -> None:
+    log = DecisionLog(tmp_path / "agent" / "decisions")
+    log.append([{"kind": "decision", "id": "d1"}])
+    (log.folder / "taken-in.json").write_text("{")
+    folder = tmp_path / "agent" / "replay"
+    with capture_logs() as logs:
+        made = collection(Agent(2))
+        assert len(made.read(folder, made.snapshot(folder))) == 2
+    assert [line["event"] for line in logs] == ["decisions_not_taken_in"]
