@@ -11,6 +11,7 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from genesis_fp16.cli.app import app
+from genesis_fp16.domain.predictor import AgentFigures
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.metrics.series import CORRECTION_STATISTICS
 from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
@@ -171,6 +172,7 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
     parts = (PartStats(name="a-part", loss=0.0, grad_norm=0.0),)
     steps = StepStats(step=0, loss_scale=1.0, precision="fp32", parts=parts)
     metrics.on_event("an-agent", "a-run", steps)
+    metrics.on_predictions("an-agent", AgentFigures())
     declared = {}
     for family in registry.collect():
         if family.name.startswith("process_"):

@@ -288,8 +288,8 @@ def test_names_and_marks_follow_from_the_declaration() -> None:
     assert {*TrainerOptions.model_fields} - hot == {"cpu_half"}
     assert not hot & {"home", "slots", "agents", "database_url"}
     assert hot_fields(AgentSettings) == (
-        *("schedule", "catch_up", "overlap", "precision", "role_precision", "keep_fp32"),
-        *("job_cpus", "job_gpus", "job_memory_mib", "job_minutes"),
+        *("schedule", "catch_up", "overlap", "precision", "explore", "role_precision"),
+        *("keep_fp32", "job_cpus", "job_gpus", "job_memory_mib", "job_minutes"),
     )
 
 
