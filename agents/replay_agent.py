@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from infrastructure.agent_contract import RunContext, Schedule, TrainingJob, Transition
-from infrastructure.agent_contract.agent import RecordedTransitions
+from infrastructure.agent_contract import (
+    EvaluationReport,
+    Publication,
+    RunContext,
+    Schedule,
+    TrainingJob,
+    Transition,
+)
+from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.files import read_model, write_model
 from infrastructure.trajectories.record_source import (
@@ -18,6 +27,10 @@ from infrastructure.trajectories.record_source import (
 )
 from infrastructure.world_model_agent import WorldModelAgent
 
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+CANNOT_RANK = "its records hold no action, so the model can predict, but not rank options"
 PINNED_FILE = "definition.json"  # in the run's folder
 _MOST_DEFINITION_BYTES = 1 << 24
 
@@ -82,7 +95,21 @@ class ReplayAgent(WorldModelAgent):
         if self._source is not None:
             self._source.keep_positions()
         self._definition = self._pinned(context)
-        return super().build_job(context, transitions)
+        try:
+            return super().build_job(context, transitions)
+        except InsufficientDataError as error:
+            source = self._source
+            if source is None or len(transitions):
+                raise
+            looked = source.report.looked_for(source.folder, source.pattern, source.agents)
+            raise InsufficientDataError(error.what, error.got, error.needed, looked) from error
+
+    def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
+        """As for every world model; without actions the reason says that it cannot rank them."""
+        publication = super().publish(context, model, report)
+        if self.spec().action:
+            return publication
+        return replace(publication, reason=f"{publication.reason}; {CANNOT_RANK}")
 
     def _pinned(self, context: RunContext) -> AgentDefinition:
         """The definition that this run, or the run that it repeats, began with."""

@@ -17,8 +17,10 @@ from genesis_fp16.cli.output import (
     print_table,
     print_warning,
 )
+from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.domain.moments import moment
-from genesis_fp16.settings import load_settings
+from genesis_fp16.domain.run import Run, RunState
+from genesis_fp16.settings import Settings, load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
 _MODULES_SHOWN = 12
@@ -51,6 +53,7 @@ def agents(
     ended = not rescan or known_agents.rescan(settings, lambda line: typer.echo(line, err=True))
     plugins = known_agents.known_agents(settings, again=rescan)
     paused = pauses.read_pauses(settings)
+    newest = _newest_runs(settings)
     rows = []
     for plugin in plugins:
         schedule = None
@@ -63,6 +66,7 @@ def agents(
                 **asdict(plugin),
                 "schedule": schedule,
                 "paused": None if paused is None else [asdict(pause) for pause in of_agent],
+                "last_run": newest[plugin.name].state.value if plugin.name in newest else None,
             }
         )
     if as_json:
@@ -70,12 +74,13 @@ def agents(
     else:
         names = ("name", "state", "schedule", "distribution", "version", "entry_point")
         print_table(
-            [*names[:2], "paused", *names[2:]],
+            [*names[:2], "paused", "last run", *names[2:]],
             [
                 [
                     row["name"],
                     row["state"],
                     "yes" if row["paused"] else "",
+                    row["last_run"] or "",
                     *(row[name] for name in names[2:]),
                 ]
                 for row in rows
@@ -87,9 +92,23 @@ def agents(
         for plugin in plugins:
             if plugin.reason:
                 typer.echo(f"\n{plugin.name} is {plugin.state}: {plugin.reason}")
+            run = newest.get(plugin.name)
+            if run is not None and run.state is RunState.NO_DATA:
+                print_line(f"\n{plugin.name} has no data: {run.reason}")
     if not ended:
         print_warning("the daemon is still probing agents: see genesis-fp16 agents later")
         raise typer.Exit(os.EX_TEMPFAIL)
+
+
+def _newest_runs(settings: Settings) -> dict[str, Run]:
+    """The newest run of each agent; none if the database cannot be read, which others report."""
+    from genesis_fp16.store import StoreError
+
+    try:
+        with open_existing_store(settings) as store:
+            return {} if store is None else store.newest_runs()
+    except StoreError:
+        return {}
 
 
 def preflight(agent: str, as_json: JsonFlag = False) -> None:

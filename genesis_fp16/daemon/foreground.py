@@ -245,5 +245,7 @@ def _exit_code(store: Store, run_id: str) -> int:
         return os.EX_TEMPFAIL
     if run.state is RunState.SUCCEEDED:
         return 0
+    if run.state is RunState.NO_DATA:
+        return os.EX_NOINPUT
     misconfigured = bool(attempts) and attempts[-1].exit_code == os.EX_CONFIG
     return os.EX_CONFIG if misconfigured else 1

@@ -156,7 +156,7 @@ class RunLogger:
             if not run.attempts:
                 run.log.info("run_queued")
         elif state in TERMINAL:
-            succeeded = state == RunState.SUCCEEDED
+            succeeded = state in (RunState.SUCCEEDED, RunState.NO_DATA)
             self._end_phase(run, "phase_ended" if succeeded else "phase_stopped")
             run.report_left_out()
             if self._store is not None:
@@ -164,6 +164,7 @@ class RunLogger:
                     run.take_totals(self._store)
             intended = succeeded or state == RunState.CANCELLED
             write = run.log.info if intended else run.log.error
+            write = run.log.warning if state == RunState.NO_DATA else write
             write("run_ended", state=state, **run.summary(self._clock()))
             del self._runs[run_id]
 

@@ -13,9 +13,10 @@ from infrastructure.events.event import PartStats
 
 MAX_BACKOFF_SECONDS = 3600.0
 DISK_FULL_BACKOFF_SECONDS = 300.0  # longest wait for room on a full disk
-Outcome = Literal["done", "stopped", "disk_full", "failed", "misconfigured"]
+Outcome = Literal["done", "no_data", "stopped", "disk_full", "failed", "misconfigured"]
 EXIT_CODES: Mapping[Outcome, int] = {  # of a worker, by the outcome it reports
     "done": os.EX_OK,
+    "no_data": os.EX_NOINPUT,
     "stopped": os.EX_TEMPFAIL,
     "disk_full": os.EX_TEMPFAIL,
     "misconfigured": os.EX_CONFIG,
@@ -24,13 +25,14 @@ EXIT_CODES: Mapping[Outcome, int] = {  # of a worker, by the outcome it reports
 
 
 class RunState(StrEnum):
-    """``queued -> starting -> running -> stopping -> `` one of the terminal five."""
+    """``queued -> starting -> running -> stopping -> `` one of the terminal six."""
 
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
+    NO_DATA = "no_data"  # the agent's sources hold no usable record
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
@@ -233,10 +235,10 @@ def resolve_ending(
 ) -> RunTransition:
     """Decide what follows the end of an attempt; the first rule that applies decides.
 
-    1. Exit code 0: succeeded, even where a stop was under way. 2. Exit code 78: failed, never
-    retried. 3. Cancelled; out of time. 4. Stopped because the daemon stopped or died, or by a
-    pause: queued at once, and not counted as a failure. 5. The disk was full: queued after a
-    backoff that doubles with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and
+    1. Exit code 0: succeeded, and 66: no data, even where a stop was under way. 2. Exit code 78:
+    failed, never retried. 3. Cancelled; out of time. 4. Stopped because the daemon stopped or died,
+    or by a pause: queued at once, and not counted as a failure. 5. The disk was full: queued after
+    a backoff that doubles with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and
     not counted. 6. Exit code 75: queued after the backoff, and not counted. 7. Anything else
     failed: queued with exponential backoff until the attempts are used up, then ``timed_out``,
     ``crashed`` (by a signal) or ``failed``.
@@ -247,6 +249,8 @@ def resolve_ending(
     match ending:
         case Ending(exit_code=0):
             transition = RunTransition(state=RunState.SUCCEEDED)
+        case Ending(exit_code=os.EX_NOINPUT):
+            transition = RunTransition(state=RunState.NO_DATA)
         case Ending(exit_code=os.EX_CONFIG):
             transition = RunTransition(state=RunState.FAILED, failed=True)
         case Ending(cause=StopCause.CANCEL):

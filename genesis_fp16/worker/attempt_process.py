@@ -69,7 +69,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, stop)
         finished = run_attempt(spec, emit, inbox)
         code = EXIT_CODES[finished.outcome]
-        if rank is not None and finished.outcome == "stopped":
+        if rank is not None and finished.outcome in ("stopped", "no_data"):
             code = 0  # torchrun would take any other code for a failure and end the other ranks
         exit_report = events if rank is None else EventWriter(spec.exit_report_path(rank))
         exit_report(finished)

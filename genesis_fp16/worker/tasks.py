@@ -40,8 +40,8 @@ def train(attempt: Attempt) -> Outcome:
     try:
         job = build_job(attempt, transitions)
     except InsufficientDataError as error:
-        phases.emit(Published(published=False, reason=str(error)))
-        return "done"
+        phases.emit(Published(published=False, reason=_describe_lack(attempt, error, transitions)))
+        return "no_data" if _is_nothing(error) or not len(transitions) else "done"
     phases.activity = "checking the training job"
     check_fp32_step(job, attempt.device)
     precision = attempt.on_rank_zero(attempt.idle_commands.execute)
@@ -134,6 +134,20 @@ def _transitions(attempt: Attempt) -> RecordedTransitions:
         lambda: collection.snapshot(folder) if repeated is None else repeated_snapshot(repeated)
     )
     return collection.read(folder, snapshot)
+
+
+def _is_nothing(error: InsufficientDataError) -> bool:
+    """Whether none of the recorded transitions, if there are any, can be used."""
+    return error.got == 0 and error.what.endswith("transitions")
+
+
+def _describe_lack(
+    attempt: Attempt, error: InsufficientDataError, transitions: RecordedTransitions
+) -> str:
+    """Text of *error*, and the place of the transitions if there are none."""
+    if len(transitions):
+        return str(error)
+    return f"{error}; {attempt.spec.agent_folder / 'replay'} holds none"
 
 
 def _config(attempt: Attempt) -> FP16TrainingConfig:

@@ -57,7 +57,8 @@ class Agent(Protocol):
         calls it again.
 
         Raises:
-            InsufficientDataError: There is too little data; the run succeeds without publishing.
+            InsufficientDataError: There is too little data. The run publishes nothing; it succeeds,
+                or ends as ``no_data`` if no transition can be used.
         """
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:

@@ -465,13 +465,13 @@ class Finished(BaseEvent):
     """The last event of an attempt; missing if its process was killed.
 
     Attributes:
-        outcome: ``done``; ``stopped`` (checkpointed, wants requeue); ``disk_full`` (wants requeue);
-            ``failed``; ``misconfigured`` (never retry).
+        outcome: ``done``; ``no_data`` (nothing to train on); ``stopped`` (checkpointed, wants
+            requeue); ``disk_full`` (wants requeue); ``failed``; ``misconfigured`` (never retry).
         error: One paragraph with what failed, where, and the remedy; empty if nothing did.
     """
 
     kind: Literal["finished"] = "finished"
-    outcome: Literal["done", "stopped", "disk_full", "failed", "misconfigured"]
+    outcome: Literal["done", "no_data", "stopped", "disk_full", "failed", "misconfigured"]
     error: PlainText = ""
 
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from agents.replay_agent import ReplayAgent
-from infrastructure.agent_contract import RunContext, Schedule
+from infrastructure.agent_contract import Evaluation, EvaluationReport, RunContext, Schedule
 from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.trajectories import ReplayBuffer
@@ -106,6 +106,34 @@ def test_records_of_a_folder_become_a_training_job(
     assert job.patience == 1
     assert job.epochs == 2
     assert len(buffer.read()) == 400
+
+
+def test_without_a_record_the_error_says_what_was_looked_for_and_where(
+    definition: Path, context: RunContext, tmp_path: Path
+) -> None:
+    folder = tmp_path / "records" / "desk"
+    line = {"group": "g", "observation": {"x": 1.0}, "agent": "other"}
+    (folder / "a.jsonl").write_text(json.dumps(line) + "\n[]\n")
+    agent = ReplayAgent(definition)
+    buffer = collect(agent, context)
+    with pytest.raises(InsufficientDataError) as lack:
+        agent.build_job(context, buffer.read())
+    assert lack.value.got == 0
+    expected = f"looked for records that name desk in {folder} (*.jsonl): 1 files, 0 new records"
+    assert expected in str(lack.value)
+    assert "others name other (1), 1 lines cannot be read" in str(lack.value)
+
+
+def test_without_actions_the_reason_says_that_the_model_cannot_rank(
+    definition: Path, context: RunContext, tmp_path: Path
+) -> None:
+    write(tmp_path, range(80))
+    agent = ReplayAgent(definition)
+    job = agent.build_job(context, collect(agent, context).read())
+    evaluation = Evaluation(metrics={"x": 0.0}, primary="x", higher_is_better=True)
+    report = EvaluationReport(evaluation=evaluation, steps=0, epochs=1)
+    reason = agent.publish(context, job.model, report).reason
+    assert reason.endswith("the model can predict, but not rank options")
 
 
 def test_a_run_keeps_the_fields_that_it_began_with(

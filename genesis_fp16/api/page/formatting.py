@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 _TONES = {
     "good": ("succeeded", "ready", "watching"),
     "bad": ("failed", "crashed", "timed_out", "quarantined"),
-    "warn": ("tripped", "probation"),
+    "warn": ("tripped", "probation", "no_data"),
     "busy": ("starting", "running", "stopping"),
     "wait": ("queued", "waiting", "pending"),
     "off": ("cancelled", "disabled", "removed", "paused"),

@@ -18,7 +18,7 @@ from tests.e2e.torture.service import AGENTS, ALIKE, WITH_PARTS, Row, Service, e
 SEEDS = (3, 4)  # of runs: few, so that each has its undisturbed reference
 BATCHES = 90  # of a run of the agents here
 LAST_STEP = {agent: 4 * BATCHES if agent == WITH_PARTS else BATCHES for agent in AGENTS}
-ENDED = frozenset({"succeeded", "failed", "cancelled", "timed_out", "crashed"})
+ENDED = frozenset({"succeeded", "no_data", "failed", "cancelled", "timed_out", "crashed"})
 SUCCEEDED = frozenset({"succeeded"})
 
 

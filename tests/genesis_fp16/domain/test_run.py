@@ -31,7 +31,7 @@ policies = st.builds(
 
 def test_terminal_states_absorb() -> None:
     assert all(TRANSITIONS[state] == frozenset() for state in TERMINAL)
-    assert len(TERMINAL) == 5
+    assert len(TERMINAL) == 6
     assert {RunState.STARTING, RunState.RUNNING, RunState.STOPPING} == ACTIVE
 
 
@@ -48,6 +48,8 @@ def test_every_state_can_be_reached_and_left() -> None:
     [
         (Ending(exit_code=0), 2, "succeeded", 0, False),
         (Ending(exit_code=0, cause=StopCause.CANCEL), 0, "succeeded", 0, False),
+        (Ending(exit_code=66), 2, "no_data", 0, False),
+        (Ending(exit_code=66, cause=StopCause.SHUTDOWN), 0, "no_data", 0, False),
         (Ending(exit_code=78), 0, "failed", 0, True),
         (Ending(exit_code=78, cause=StopCause.SHUTDOWN), 0, "failed", 0, True),
         (Ending(exit_code=75), 2, "queued", 5, False),

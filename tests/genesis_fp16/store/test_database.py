@@ -122,6 +122,12 @@ def test_a_database_of_the_first_release_is_migrated(path: Path) -> None:
         [override] = store.overrides.in_force()
         assert (override.reason, override.next_run) == ("odd", False)
         assert store.enqueue("a", first_seed=0).number == 4
+    with sqlite3.connect(path) as later:
+        later.execute("UPDATE runs SET state = 'no_data' WHERE id = 's'")
+        with pytest.raises(sqlite3.IntegrityError, match="known_state"):
+            later.execute("UPDATE runs SET state = 'lost' WHERE id = 's'")
+        assert later.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    later.close()
 
 
 @pytest.mark.process

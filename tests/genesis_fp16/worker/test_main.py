@@ -396,6 +396,16 @@ def test_too_little_data_is_a_successful_run(start: Start) -> None:
     assert "2 transitions recorded, 100" in published.reason
 
 
+def test_a_run_without_data_has_an_outcome_of_its_own(start: Start) -> None:
+    attempt = start(settings={"needed": 100, "collect": "0"})
+    assert attempt.end() == os.EX_NOINPUT, attempt.log
+    assert attempt.finished.outcome == "no_data"
+    published = attempt.of(Published)[0]
+    assert not published.published
+    assert "0 transitions recorded, 100 needed" in published.reason
+    assert published.reason.endswith("/replay holds none")
+
+
 MISCONFIGURED = {
     "settings": ({"settings": {"epochs": "many"}}, "GENESIS_AGENTS__LINE__SETTINGS__EPOCHS=many"),
     "module": ({"entry_point": "no_such_module:X"}, "'no_such_module'"),
