@@ -151,7 +151,7 @@ def enable(
 def _preset(name: str, records: Path, record_format: str) -> str:
     from infrastructure.trajectories.record_source.proposal import toml_string
 
-    names = ", ".join(f'"{file}"' for file in (name, f"{name}_agent", f"{name}-agent"))
+    names = ", ".join(f'"{pattern}"' for pattern in (name, f"{name}_*", f"{name}-*"))
     return (
         f'description = "Genesis\' agent {name}"\n'
         'schedule = "every 6h"\n\n'

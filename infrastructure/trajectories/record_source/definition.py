@@ -107,8 +107,9 @@ class SourceTable(_Table):
         pattern: Names of the files, with ``*`` and ``?``; rotated files (``x.jsonl.1``,
             ``x.jsonl-20261122.gz``) are read, too.
         format: Form of the records.
-        agents: Names that mark a record as the agent's own, if the record names an agent; empty
-            for the agent's own name with ``transitions`` and ``records``, any with Genesis' own.
+        agents: Names that mark a record as the agent's own, if the record names an agent, with
+            ``*`` and ``?`` as in ``spec_*``; empty for the agent's own name with ``transitions``
+            and ``records``, any with Genesis' own.
         group, id, reward, terminated, agent: Keys of a record in the format ``records``, as
             ``episode`` or ``task.name``; empty if there is no such key.
     """

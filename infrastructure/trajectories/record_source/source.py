@@ -72,7 +72,8 @@ class RecordSource:
         spec: Fields that the agent's transitions should have.
         decode: Decoder of one line; None if each file is a whole trajectory pool.
         pattern: Names of the files; see `SourceTable`.
-        agents: Names that mark a record as the agent's own, if it names an agent; empty for any.
+        agents: Names that mark a record as the agent's own, with ``*`` and ``?``, if it names an
+            agent; empty for any.
         format: Description of how records are read. After a change, every file is read again.
         folder_setting: Setting that names the folder, for messages.
         clock: Monotonic seconds.
@@ -293,7 +294,7 @@ class RecordSource:
 
     def _take(self, record: DecodedRecord, text: bytes, place: str) -> Iterator[Transition]:
         """Yield the transitions of *record*, if they are this agent's and new."""
-        if record.agent and self.agents and record.agent not in self.agents:
+        if not self._is_own(record.agent):
             self.report.others[record.agent[:80]] += 1
             return
         content = b"id " + record.id.encode("utf-8", "replace") if record.id else b"line " + text
@@ -313,6 +314,12 @@ class RecordSource:
             yield replace(transition, info={**transition.info, RECORD_KEY: mark})
         self.report.records += is_new
         self.report.duplicates += not is_new and len(record.transitions) > 0
+
+    def _is_own(self, agent: str) -> bool:
+        """Whether a record that names *agent*, or none, may be this agent's."""
+        if not agent or not self.agents or agent in self.agents:
+            return True
+        return any(fnmatch.fnmatchcase(agent, name) for name in self.agents)
 
     def _read_whole(
         self, path: Path, status: os.stat_result, before: Position | None

@@ -10,6 +10,32 @@ from typer.testing import CliRunner, Result
 from genesis_fp16.cli.app import app
 from genesis_fp16.cli.configured_agents import GENESIS_AGENTS
 from genesis_fp16.plugins.loading import load_agent
+from infrastructure.trajectories.record_source import RecordSource, read_definition
+
+WRITTEN_BY = {  # agents that store trajectories, and the id under which each does
+    "builder": "builder_agent_{business}",  # its enhanced class
+    "deploy": "deploy_agent_{business}",
+    "security": "security_{business}",
+    "spec": "spec_{business}",
+}
+
+
+def trajectory_of(agent_id: str) -> dict[str, object]:
+    """A trajectory in the form of Genesis' replay buffer."""
+    step = {"tool_name": "plan", "tool_args": {"size": 3}, "tool_result": "ok"}
+    return {
+        "trajectory_id": f"{agent_id}-1",
+        "agent_id": agent_id,
+        "task_description": f"a task of {agent_id}",
+        "initial_state": {"business_id": "acme"},
+        "steps": [{**step, "timestamp": "2025-11-14T00:00:00", "agent_reasoning": "usual"}],
+        "final_outcome": "success",
+        "reward": 0.9,
+        "metadata": {},
+        "created_at": "2025-11-14T00:00:00",
+        "duration_seconds": 1.0,
+        "failure_rationale": None,
+    }
 
 
 @pytest.fixture
@@ -120,6 +146,34 @@ def test_the_preset_is_off_until_asked_for(call: Callable[..., Result], folder: 
     assert "0 definitions written" in again.stdout
     assert "let Genesis write" not in again.stdout  # the definitions may name another folder
     assert (definitions / "seo.toml").read_text() == "mine"
+
+
+def test_the_preset_takes_the_records_of_each_agent_as_genesis_writes_them(
+    call: Callable[..., Result], folder: Path
+) -> None:
+    """The ids are those of Genesis' code at 540273cb; the business differs from one to the next."""
+    assert call("enable", "genesis").exit_code == 0
+    home = folder / "home"
+    ids = [
+        agent_id.format(business=business)
+        for agent_id in WRITTEN_BY.values()
+        for business in ("acme", "a-b_c", "default")
+    ]
+    (home / "records" / "genesis" / "a.jsonl").write_text(
+        "".join(json.dumps(trajectory_of(agent_id)) + "\n" for agent_id in ids)
+    )
+    taken = {}
+    for name in GENESIS_AGENTS:
+        definition = read_definition(home / "agents.d" / f"{name}.toml")
+        source = RecordSource.of_definition(
+            definition, name, home / "records" / "genesis", home / "agents" / name
+        )
+        taken[name] = [str(t.observation["agent"]) for t in source.new_transitions(60.0)]
+    assert sorted(agent_id for of_agent in taken.values() for agent_id in of_agent) == sorted(ids)
+    for name, agent_id in WRITTEN_BY.items():
+        start = agent_id.partition("{")[0]
+        assert [found.startswith(start) for found in taken[name]] == [True] * 3
+    assert [name for name in taken if taken[name]] == [n for n in GENESIS_AGENTS if n in WRITTEN_BY]
 
 
 def test_any_name_of_the_folder_of_records_makes_definitions_that_load(
