@@ -104,7 +104,7 @@ class SettingsReloader:
         """
         if now < self._next_poll:
             return None
-        digest = _digest(self._path)
+        digest = self._digest()
         self._next_poll = now + POLL_SECONDS
         if digest == self._seen:
             return None
@@ -123,7 +123,7 @@ class SettingsReloader:
         If its flag demands FP32, and half precision is allowed, this applies the flag alone, and
         the next poll the rest.
         """
-        digest = _digest(self._path)
+        digest = self._digest()
         if (flag := self._take_flag()) is not None:
             self._candidate, self._next_poll = digest, -math.inf
             return flag
@@ -146,6 +146,11 @@ class SettingsReloader:
             removed=_new_warnings(before.removed, loaded.removed),
             unknown=_new_warnings(before.unknown, loaded.unknown),
         )
+
+    def _digest(self) -> bytes:
+        """Digest of the file, and of the one of an attached Genesis."""
+        attached = self._settings.attached_env_file
+        return _digest(self._path) + (b"" if attached is None else _digest(attached))
 
     def _refuse(self, error: SettingsError) -> Reload:
         """Keep the settings in force, and demand FP32 if a line of the wrong file means that."""

@@ -205,6 +205,8 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     """Seconds without a beat of the leading daemon until a standby takes over; PostgreSQL only."""
     env_file: Path = DEFAULT_ENV_FILE
     """The settings file; only the environment can name it."""
+    attached_env_file: TokenFile = None
+    """Settings file of an attached Genesis; false there, too, moves every agent to FP32."""
     metrics_host: Host = "127.0.0.1"
     """Address on which /metrics, /healthz and /readyz listen."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 9464

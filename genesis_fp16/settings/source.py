@@ -14,6 +14,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from genesis_fp16.settings.env_file import (
     Variable,
     find_assignments,
     is_ours,
+    read_bounded,
     read_env_file,
     shown_name,
     with_our_prefix,
@@ -50,6 +52,7 @@ from genesis_fp16.settings.settings import (
     variable_name,
 )
 
+ATTACHED_VARIABLE = "GENESIS_ATTACHED_ENV_FILE"
 LONGEST_SHOWN = 200  # characters of a wrong value
 MOST_LISTED = 100  # problems in an error, whose text is logged and kept in the daemon's status
 MOST_UNKNOWN = 50  # names that are compared with all settings: each takes a millisecond
@@ -204,6 +207,16 @@ def _looks_like_flag(name: str) -> bool:
     )
 
 
+def attached_file(variables: Mapping[str, Variable]) -> Path | None:
+    """The settings file of an attached Genesis, if *variables* name one."""
+    text = variables[ATTACHED_VARIABLE].value if ATTACHED_VARIABLE in variables else ""
+    if not text or _why_not_text(text):
+        return None
+    with suppress(RuntimeError):  # it names an unknown user, which is refused
+        return Path(text).expanduser()
+    return None
+
+
 def _without_other_names(variables: dict[str, Variable]) -> dict[str, Variable]:
     others = GENESIS_NAMES | CLIENT_NAMES
     return {name: value for name, value in variables.items() if name not in others}
@@ -261,6 +274,8 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
                 self.problems.append(
                     f"{ROLLBACK_FLAG}={value} ({ENVIRONMENT}): write true or false, or unset it"
                 )
+        in_both = {**merged}
+        self._take_attached_flag(merged)
         unknown = {name: merged.pop(name) for name in [*merged] if not _is_known(name)}
         self.unknown = self._describe_all_unknown(unknown)
         self.variables: dict[str, Variable] = {}
@@ -274,8 +289,36 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
         self.shadowed = [
             name
             for name, variable in merged.items()
-            if name in in_file and in_file[name].value != variable.value
+            if name in in_file and in_file[name].value != in_both[name].value
         ]
+
+    def _take_attached_flag(self, merged: dict[str, Variable]) -> None:
+        """Let the flag of an attached Genesis' own file count: false in either file wins.
+
+        Nothing else of that file counts, so nothing else of it is wrong.
+        """
+        path = attached_file(merged)
+        if path is None:
+            return
+        try:
+            read_bounded(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            why = error.strerror or str(error)
+            self.problems.append(
+                f"{ATTACHED_VARIABLE}={visible(str(path))}: cannot be read ({why}), so a rollback "
+                "in it would not be seen; let this user read it, or run genesis-fp16 detach"
+            )
+            return
+        lines = [v for name, v in find_assignments(path) if name.upper() == ROLLBACK_FLAG]
+        rollback = next((v for v in lines if _means_fp32(ROLLBACK_FLAG, v.value.lower())), None)
+        if lines:
+            text = "true" if rollback is None else "false"
+            self.texts.setdefault(ROLLBACK_FLAG, {})[str(path.absolute())] = text
+        ours = merged.get(ROLLBACK_FLAG)
+        if rollback is not None and (ours is None or ours.value.lower() in TRUE_TEXTS):
+            merged[ROLLBACK_FLAG] = Variable("false", rollback.source)
 
     def _describe_all_unknown(self, unknown: dict[str, Variable]) -> dict[str, str]:
         """Name to a warning; one that may mean the rollback flag is a problem instead."""
