@@ -94,7 +94,8 @@ def agents(
                 typer.echo(f"\n{plugin.name} is {plugin.state}: {plugin.reason}")
             run = newest.get(plugin.name)
             if run is not None and run.state is RunState.NO_DATA:
-                print_line(f"\n{plugin.name} has no data: {run.reason}")
+                typer.echo()
+                print_line(f"{plugin.name} has no data: {run.reason}")
     if not ended:
         print_warning("the daemon is still probing agents: see genesis-fp16 agents later")
         raise typer.Exit(os.EX_TEMPFAIL)

@@ -11,6 +11,7 @@ import typer
 import genesis_fp16
 from genesis_fp16.cli import agents, config, daemon, executors, lab, models, precision, runs
 from genesis_fp16.cli.arguments import check_utf8
+from genesis_fp16.cli.attach import attach, detach
 from genesis_fp16.cli.doctor import doctor
 from genesis_fp16.cli.plugin_commands import ProgramGroup
 from genesis_fp16.cli.profile import profile
@@ -34,6 +35,8 @@ app.add_typer(agents.app, name="agents")
 app.command("preflight")(agents.preflight)
 app.command("profile")(profile)
 app.command("doctor")(doctor)
+app.command("attach")(attach)
+app.command("detach")(detach)
 app.command("verl-overrides")(verl_overrides)
 app.add_typer(runs.app, name="runs")
 app.add_typer(models.app, name="models")

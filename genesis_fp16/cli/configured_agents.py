@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,7 +126,8 @@ def enable(
         if name in taken:
             kept.append(name)
         else:
-            _write(_path_of(name, home), _preset(name, records, record_format), home)
+            text = preset_definition(name, records, record_format, usual_ids(name))
+            _write(_path_of(name, home), text, home)
             written.append(name)
     pair = [name for name in WALTZRL_AGENTS if name in taken]
     switches = [f"{AGENTS_PREFIX}{name.upper().replace('-', '_')}__ENABLED=true" for name in pair]
@@ -148,10 +150,20 @@ def enable(
         typer.echo(f"for the WaltzRL pair, set {' and '.join(switches)} in the settings file")
 
 
-def _preset(name: str, records: Path, record_format: str) -> str:
+def usual_ids(name: str) -> tuple[str, ...]:
+    """Patterns of the ids under which records of Genesis' agent *name* are written."""
+    written = name.replace("-", "_")
+    return tuple(dict.fromkeys((name, written, f"{written}_*", f"{name}-*")))
+
+
+def preset_definition(name: str, records: Path, record_format: str, ids: Sequence[str]) -> str:
+    """Content of the definition of Genesis' agent *name*, whose records name one of *ids*.
+
+    Without *ids*, every record in the folder *records* is its own.
+    """
     from infrastructure.trajectories.record_source.proposal import toml_string
 
-    names = ", ".join(f'"{pattern}"' for pattern in (name, f"{name}_*", f"{name}-*"))
+    names = ", ".join(toml_string(pattern) for pattern in ids)
     return (
         f'description = "Genesis\' agent {name}"\n'
         'schedule = "every 6h"\n\n'
