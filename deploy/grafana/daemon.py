@@ -77,12 +77,14 @@ PANELS = (
     ),
     Lines(
         title="Settings reloads",
-        why="Edits applied, or refused: then the previous settings stay in force.",
+        why="Edits applied, or refused: then the previous settings stay. Unknown names have "
+        "our prefix, but are not settings.",
         queries=[
             Query(
                 expr="round(increase(genesis_config_reloads_total[$__rate_interval])) > 0",
                 legend="{{result}}",
-            )
+            ),
+            Query(expr="genesis_unknown_settings > 0", legend="unknown names"),
         ],
         bars=True,
     ),
