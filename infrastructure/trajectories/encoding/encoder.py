@@ -79,8 +79,7 @@ class Learned:
         gaps: Whether the model has learned what a missing value means, of each field that has
             gaps; of a `Box`, by dimension.
         texts: Vocabularies of each `Text` field.
-        bins: Bins of scalar `Box` fields of the observation that are not predicted, by key; a
-            rollout never sees such fields.
+        bins: Bins of scalar `Box` fields of the observation that are not predicted, by key.
     """
 
     shares: Mapping[str, Sequence[float]]
@@ -288,6 +287,10 @@ class FeatureEncoder:
     def gaps(self, key: str) -> Sequence[bool]:
         """Whether the model has learned what a gap means, of each dimension of the `Box` *key*."""
         return self._gaps.get(key) or [False] * len(self._standardisers[key].kept)
+
+    def bins(self, key: str) -> QuantileBins | None:
+        """Return the bins of the field *key*; None if it has none."""
+        return self._bins.get(key)
 
     def label_inputs(self, key: str) -> tuple[Tensor, Sequence[bool]]:
         """Dense inputs of each label of the `Discrete` field *key*, and last of a missing one.

@@ -75,6 +75,11 @@ class QuantileBins:
         """Features of standardised numbers, standardised themselves: ``[N, B]`` float32."""
         return self.standardiser.apply(_features(numbers_N1, np.array(self.edges)))
 
+    def apply_to(self, numbers: Tensor) -> Tensor:
+        """`apply` for a tensor on the CPU with any leading sizes, ``[..., 1]`` -> ``[..., B]``."""
+        features_NB = self.apply(numbers.reshape(-1, 1).double().numpy())
+        return features_NB.reshape(*numbers.shape[:-1], -1)
+
     def to_json(self) -> dict[str, object]:
         """Return what `from_json` needs."""
         return {"edges": list(self.edges), "standardiser": self.standardiser.to_json()}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from infrastructure.agent_contract.transition import Box, Discrete, FieldType, FieldValue
 from infrastructure.trajectories.encoding import FeatureEncoder
+from infrastructure.trajectories.encoding.quantile_bins import QuantileBins
 from infrastructure.trajectories.encoding.standardiser import CLIP
 from infrastructure.trajectories.schema import Values, is_missing, label_of
 
@@ -155,8 +156,10 @@ class ColumnEncoding:
     Attributes:
         mean, inverse_scale: Statistics of each column, ``[X]`` float64.
         symlog: Whether the column is squeezed first, ``[X]`` bool; None for none.
-        inputs: Map to the inputs, float32: ``[X, D]``, or ``[2X, D]`` if a mark of each missing
-            number follows the columns; None if the columns are the inputs.
+        inputs: Map to the inputs, float32: ``[X, D]``, or ``[2X + B, D]`` if a mark of each
+            missing number and the features of bins follow the columns; None if the columns are the
+            inputs.
+        bins: Bins of numbers, `QuantileBins`, each with the columns of its number; B features.
         low, high: Range of the training data in the units of *mean*, ``[X]`` float64; infinite
             where it is not checked.
         may_miss: Whether a missing number counts as near the training data, ``[X]`` bool.
@@ -166,6 +169,7 @@ class ColumnEncoding:
     inverse_scale: Tensor
     symlog: Tensor | None
     inputs: Tensor | None
+    bins: Sequence[tuple[slice, QuantileBins]]
     low: Tensor
     high: Tensor
     may_miss: Tensor
@@ -176,10 +180,13 @@ class ColumnEncoding:
         width = layout.width
         means, scales, symlog = [0.0] * width, [1.0] * width, [False] * width
         low, high, may_miss = [-torch.inf] * width, [torch.inf] * width, [False] * width
-        eye, inputs, marked = torch.eye(2 * width), [torch.empty(2 * width, 0)], False
-        for name in layout.fields:
-            key, columns = f"{layout.part}.{name}", layout.columns[name]
-            standardiser = encoder.standardiser(key)
+        keys = [(name, f"{layout.part}.{name}") for name in layout.fields]
+        bins = [(layout.columns[name], each) for name, key in keys if (each := encoder.bins(key))]
+        size = 2 * width + sum(each.width for _, each in bins)
+        eye, inputs = torch.eye(size), [torch.empty(size, 0)]
+        extended, next_bin = bool(bins), 2 * width
+        for name, key in keys:
+            columns, standardiser = layout.columns[name], encoder.standardiser(key)
             if standardiser is None:
                 labels_CD, odd = encoder.label_inputs(key)
                 inputs.append(eye[:, columns] @ labels_CD)
@@ -189,20 +196,24 @@ class ColumnEncoding:
             means[columns], scales[columns] = standardiser.mean, standardiser.scale
             symlog[columns] = standardiser.symlog
             kept, gaps = torch.tensor(standardiser.kept), torch.tensor(encoder.gaps(key))
-            inputs += [eye[:, columns][:, kept], eye[:, width:][:, columns][:, gaps]]
-            marked |= bool(gaps.any())
+            binned = encoder.bins(key)
+            last_bin = next_bin + (binned.width if binned else 0)
+            inputs += [eye[:, columns][:, kept], eye[:, next_bin:last_bin]]
+            inputs.append(eye[:, width:][:, columns][:, gaps])
+            extended, next_bin = extended or bool(gaps.any()), last_bin
             dropped = (~kept).tolist()
             bounds = zip(dropped, standardiser.low, standardiser.high, strict=True)
             pairs = [(-torch.inf, torch.inf) if out else pair for out, *pair in bounds]
             low[columns], high[columns] = zip(*pairs, strict=True)
             may_miss[columns] = (gaps | ~kept).tolist()
-        map_2XD = torch.cat(inputs, dim=1)
-        map_XD = map_2XD if marked else map_2XD[:width]
+        map_XD = torch.cat(inputs, dim=1)
+        map_XD = map_XD if extended else map_XD[:width]
         return cls(
             mean=torch.tensor(means, dtype=torch.float64),
             inverse_scale=torch.tensor(scales, dtype=torch.float64).reciprocal(),
             symlog=torch.tensor(symlog) if any(symlog) else None,
             inputs=None if torch.equal(map_XD, torch.eye(width)) else map_XD,
+            bins=bins,
             low=torch.tensor(low, dtype=torch.float64),
             high=torch.tensor(high, dtype=torch.float64),
             may_miss=torch.tensor(may_miss, dtype=torch.bool),
@@ -220,7 +231,9 @@ class ColumnEncoding:
         if self.inputs is None:
             return standard_X
         if len(self.inputs) > self.mean.numel():
-            standard_X = torch.cat([standard_X, raw_X.isnan().float()], dim=-1)
+            parts = [standard_X, raw_X.isnan().float()]
+            parts += [each.apply_to(standard_X[..., columns]) for columns, each in self.bins]
+            standard_X = torch.cat(parts, dim=-1)
         return standard_X @ self.inputs
 
     def is_in_range(self, raw_X: Tensor) -> Tensor:

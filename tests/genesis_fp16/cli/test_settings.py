@@ -98,7 +98,6 @@ def test_the_warning_names_what_the_daemon_keeps(daemon: DaemonLock, folder: Pat
     "wrong",
     [
         b"GENESIS_DATABASE_URL=oracle://x\n",
-        b"GENESIS_HOM=/elsewhere\n",
         b"GENESIS_HOME /elsewhere\n",
         "GENESIS_HOME=/größe\n".encode("latin-1"),
     ],
