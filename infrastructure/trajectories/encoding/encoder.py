@@ -239,7 +239,7 @@ class FeatureEncoder:
     def text_rows(self) -> dict[str, int]:
         """Number of tokens that the ensemble embeds, of each text field that varied."""
         return {
-            key: self._embedded(key)
+            key: min(self._texts[key].vocabulary.words, EMBEDDED_FEATURES)
             if key in self._texts
             else len(self._buckets[key])
             if key in self._buckets
@@ -254,9 +254,6 @@ class FeatureEncoder:
         if not self._texts:
             return None
         return {key: len(column.vocabulary) for key, column in self._texts.items()}
-
-    def _embedded(self, key: str) -> int:
-        return min(self._texts[key].vocabulary.words, EMBEDDED_FEATURES)
 
     @cached_property
     def table_rows(self) -> dict[str, int]:
@@ -346,10 +343,10 @@ class FeatureEncoder:
             else:
                 column = self._texts[key]
                 rows = texts[key] if key in texts else column.rows_of(values)
-                linear[key], unknown_D = column.encode(rows, blank_is_known=key in self._gaps)
+                all_tokens = column.encode(rows, blank_is_known=key in self._gaps)
+                linear[key], words, unknown_D = all_tokens
                 dense += self._encode_blanks(key, rows, unknown_D, flags)
-                embedded = linear[key].first(self._embedded(key))
-                tokens[key] = embedded.with_shares(rows_of_tables[key])
+                tokens[key] = words.first(EMBEDDED_FEATURES).with_shares(rows_of_tables[key])
         return Features(
             dense=torch.cat(dense, dim=1),
             texts=tokens,

@@ -83,10 +83,6 @@ class Tokens:
             return Tokens._evenly(numbers_T, self.lengths)
         return Tokens._evenly(numbers_T[kept_T], self._lengths_of(kept_T))
 
-    def together(self, bags: int) -> Tokens:
-        """Make one row of every *bags* rows."""
-        return replace(self, lengths=self.lengths.view(-1, bags).sum(1), shares=None)
-
     def first(self, buckets: int) -> Tokens:
         """Drop the tokens of all but the first *buckets*; the others keep their weights."""
         kept_T = self.buckets < buckets

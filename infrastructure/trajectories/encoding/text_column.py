@@ -6,7 +6,7 @@ Shapes: N rows, D distinct texts, G bags of features of these; see `Bags`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -95,14 +95,15 @@ class TextColumn:
         """Hash *values* as far as the vocabulary goes."""
         return TextRows.of(values, characters=self.vocabulary.has_characters)
 
-    def encode(self, rows: TextRows, *, blank_is_known: bool) -> tuple[Tokens, Flags]:
+    def encode(self, rows: TextRows, *, blank_is_known: bool) -> tuple[Tokens, Tokens, Flags]:
         """Weigh the texts; an unknown one becomes the mean text.
 
         Args:
             blank_is_known: Whether a blank text has no tokens, instead of those of the mean text.
 
         Returns:
-            Tokens; and whether a text is not blank, but has no known word, ``[D]``.
+            Tokens; those of words alone; and whether a text is not blank, but has no known word,
+            ``[D]``.
         """
         tokens, bags, per_text = self.vocabulary.weigh(rows.bags), rows.bags, rows.bags.per_text
         unknown_D = self._is_unknown(bags, tokens)
@@ -118,7 +119,15 @@ class TextColumn:
         if is_neutral or len(rows.place_N) > len(unknown_D):  # or some texts are in several rows
             bags_DB = torch.from_numpy(place_G).view(-1, per_text)
             tokens = tokens.take(bags_DB[rows.place_N].view(-1))
-        return tokens.together(per_text), unknown_D
+        if per_text == 1:
+            return tokens, tokens, unknown_D
+        is_word_T, lengths_NB = tokens.buckets < self.vocabulary.words, tokens.lengths.view(-1, 2)
+        words = Tokens(
+            buckets=tokens.buckets[is_word_T],
+            lengths=lengths_NB[:, 0].contiguous(),
+            weights=tokens.weights[is_word_T],
+        )
+        return replace(tokens, lengths=lengths_NB.sum(1)), words, unknown_D
 
     def _is_unknown(self, bags: Bags, known: Tokens) -> Flags:
         """Whether a text is not blank, but has no known word, ``[D]``.

@@ -66,14 +66,14 @@ class Bags:
         bags_T = texts_T * per_text + (features_T >= CHARACTERS)
         keys_T = bags_T.astype(np.uint64) << _FEATURE_BITS | features_T
         keys_T.sort()
-        is_first_T = np.ones(len(keys_T), dtype=np.bool_)
-        np.not_equal(keys_T[1:], keys_T[:-1], out=is_first_T[1:])
+        is_first_T = np.ones(len(keys_T) + 1, dtype=np.bool_)  # and the end
+        np.not_equal(keys_T[1:], keys_T[:-1], out=is_first_T[1:-1])
         starts_T = np.flatnonzero(is_first_T)
-        keys_T = keys_T[starts_T]
+        keys_T = keys_T[starts_T[:-1]]
         bags_T = (keys_T >> _FEATURE_BITS).astype(np.int64)
         return cls(
             features=keys_T & _FEATURE,
-            counts=np.diff(starts_T, append=len(is_first_T)).astype(np.float64),
+            counts=(starts_T[1:] - starts_T[:-1]).astype(np.float64),
             lengths=np.bincount(bags_T, minlength=len(texts) * per_text),
             per_text=per_text,
         )
@@ -103,6 +103,12 @@ class Vocabulary:
         self.words = int(np.count_nonzero(features < CHARACTERS))
         self._order = np.argsort(features)
         self._sorted = features[self._order]
+        # Few features share their highest bits: where those begin, a search needs a few steps.
+        self._shift = np.uint64(int(_FEATURE_BITS) - 3 - len(features).bit_length())
+        high = np.arange((_FEATURE >> self._shift) + np.uint64(2), dtype=np.uint64)
+        self._starts = np.searchsorted(self._sorted, high << self._shift).astype(np.int32)
+        self._steps = int(np.diff(self._starts).max())
+        self._ended = np.append(self._sorted, _FEATURE + np.uint64(1))
         if not len(features) == len(idf) == len(mean):
             raise ValueError("its hashes, frequencies and means differ in number")
         if (features[: self.words] >= CHARACTERS).any():
@@ -152,9 +158,10 @@ class Vocabulary:
 
     def weigh(self, bags: Bags) -> Tokens:
         """Number the known features, and weigh them by TF-IDF; each bag has the norm 1."""
-        place_T = np.searchsorted(self._sorted, bags.features)
-        place_T[place_T == len(self)] = 0
-        known_T = self._sorted[place_T] == bags.features if len(self) else place_T < 0
+        place_T = self._starts[bags.features >> self._shift]
+        for _ in range(self._steps):
+            place_T += self._ended[place_T] < bags.features
+        known_T = self._ended[place_T] == bags.features
         bags_T = np.repeat(np.arange(len(bags.lengths)), bags.lengths)[known_T]
         numbers_T = self._order[place_T[known_T]]
         weights_T = (1.0 + np.log(bags.counts[known_T])) * self.idf[numbers_T]
