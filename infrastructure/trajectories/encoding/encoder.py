@@ -33,7 +33,7 @@ from infrastructure.trajectories.encoding.features import Features, Tokens
 from infrastructure.trajectories.encoding.hashed_texts import hashed_tokens
 from infrastructure.trajectories.encoding.quantile_bins import QuantileBins
 from infrastructure.trajectories.encoding.standardiser import Numbers, Standardiser
-from infrastructure.trajectories.encoding.text_column import TextColumn, TextRows
+from infrastructure.trajectories.encoding.text_column import RecentTexts, TextColumn, TextRows
 from infrastructure.trajectories.schema import Values, input_problem, is_missing, labels_of
 
 MIN_TABLE_ROWS = 8
@@ -144,6 +144,10 @@ class FeatureEncoder:
         self.constant = tuple(constant)
         fields = {key: field for key, field in _text_fields(spec) if key not in self.constant}
         self._texts = {key: known.texts[key] for key in fields if key in known.texts}
+        self._recent = {
+            key: RecentTexts(column, blank_is_known=key in self._gaps)
+            for key, column in self._texts.items()
+        }
         self._buckets = {
             key: _checked_buckets(key, field, buckets[key])
             for key, field in fields.items()
@@ -202,7 +206,7 @@ class FeatureEncoder:
                 varies = len(set(labels_of([v for v in values if not is_missing(v)]))) > 1
             else:
                 texts[key] = rows = TextRows.of(values)
-                gaps[key] = [_is_gap(rows.of_rows(rows.is_blank_D).numpy())]
+                gaps[key] = [_is_gap(rows.is_blank_D[rows.place_N.numpy()])]
                 columns[key] = TextColumn.fit(rows, field.buckets)
                 varies = len(rows.is_missing_D) > 1 and len(columns[key].vocabulary) > 0
             if not varies and not any(gaps[key]):
@@ -341,12 +345,15 @@ class FeatureEncoder:
                 flags.add(key, IS_UNKNOWN, known.lengths == 0)
                 tokens[key] = known.with_shares(rows_of_tables[key])
             else:
-                column = self._texts[key]
-                rows = texts[key] if key in texts else column.rows_of(values)
-                all_tokens = column.encode(rows, blank_is_known=key in self._gaps)
-                linear[key], words, unknown_D = all_tokens
-                dense += self._encode_blanks(key, rows, unknown_D, flags)
-                tokens[key] = words.first(EMBEDDED_FEATURES).with_shares(rows_of_tables[key])
+                if key in texts:
+                    column, is_gap = self._texts[key], key in self._gaps
+                    encoded = column.encode(texts[key], blank_is_known=is_gap)
+                else:
+                    encoded = self._recent[key].encode(values)
+                dense += self._encode_blanks(key, encoded.flags_N4, flags)
+                words = encoded.words.first(EMBEDDED_FEATURES)
+                linear[key] = encoded.tokens
+                tokens[key] = words.with_shares(rows_of_tables[key])
         return Features(
             dense=torch.cat(dense, dim=1),
             texts=tokens,
@@ -392,18 +399,17 @@ class FeatureEncoder:
             labels_NL = torch.where(unknown_N[:, None], torch.tensor(self._shares[key]), labels_NL)
         return [labels_NL]
 
-    def _encode_blanks(
-        self, key: str, rows: TextRows, unknown_D: NDArray[np.bool_], flags: _Flags
-    ) -> list[Tensor]:
+    def _encode_blanks(self, key: str, flags_N4: NDArray[np.bool_], flags: _Flags) -> list[Tensor]:
         """Mark of texts that are missing or blank, if that was learned; and flags of a text."""
-        odd = {IS_CUT: rows.is_cut_D, IS_UNKNOWN: unknown_D}
-        if key not in self._gaps and rows.is_blank_D.any():
-            odd[IS_MISSING] = rows.is_missing_D
-            odd[IS_BLANK] = rows.is_blank_D & ~rows.is_missing_D
-        for what, odd_D in odd.items():
-            if odd_D.any():
-                flags.add(key, what, rows.of_rows(odd_D))
-        return [rows.of_rows(rows.is_blank_D).float()[:, None]] if key in self._gaps else []
+        is_gap = key in self._gaps
+        if flags_N4.any():
+            missing_N, blank_N, cut_N, unknown_N = torch.from_numpy(flags_N4).unbind(1)
+            flags.add(key, IS_CUT, cut_N)
+            flags.add(key, IS_UNKNOWN, unknown_N)
+            if not is_gap:
+                flags.add(key, IS_MISSING, missing_N)
+                flags.add(key, IS_BLANK, blank_N & ~missing_N)
+        return [torch.from_numpy(flags_N4[:, 1:2].astype(np.float32))] if is_gap else []
 
     def encode_transitions(self, transitions: Sequence[Transition]) -> Features:
         """Encode recorded transitions; see `encode`."""

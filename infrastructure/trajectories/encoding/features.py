@@ -60,6 +60,13 @@ class Tokens:
             weights=torch.cat([part.weights for part in parts]),
         )
 
+    def split(self) -> Iterator[Tokens]:
+        """Yield each row, without shares."""
+        counts = self.lengths.tolist()
+        columns = self.buckets.split(counts), self.lengths.split(1), self.weights.split(counts)
+        for buckets, lengths, weights in zip(*columns, strict=True):
+            yield Tokens(buckets=buckets, lengths=lengths, weights=weights)
+
     def with_shares(self, buckets: int) -> Tokens:
         """Add `shares` of so many *buckets*, unless they are too many."""
         rows = len(self.lengths)

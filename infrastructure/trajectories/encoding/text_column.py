@@ -5,9 +5,9 @@ Shapes: N rows, D distinct texts, G bags of features of these; see `Bags`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,11 @@ MOST_CUT_UP = 1 << 22
 """Characters of all distinct texts of a field up to which their words are cut into pieces, too:
 little data gains most from pieces, and much of it would take long."""
 
+MOST_REMEMBERED = 1 << 18
+"""Characters, or tokens of lists, of the texts of a field that are remembered between calls."""
+
 Flags = NDArray[np.bool_]
+Key: TypeAlias = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +54,9 @@ class TextRows:
         Args:
             characters: Whether to cut words into pieces; None to decide by `MOST_CUT_UP`.
         """
-        places = dict[str | tuple[str, ...] | None, int]()
+        places = dict[Key, int]()
         place_N = torch.tensor(
-            [
-                places.setdefault(value if isinstance(value, str) else _key(value), len(places))
-                for value in values
-            ],
+            [places.setdefault(_key(value), len(places)) for value in values],
             dtype=torch.int64,
         )
         texts = [text or "" for text in places]
@@ -73,9 +74,36 @@ class TextRows:
             ),
         )
 
-    def of_rows(self, flags_D: Flags) -> Tensor:
-        """*flags_D* of each row's text, ``[N]``."""
-        return torch.from_numpy(flags_D)[self.place_N]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodedTexts:
+    """Weighed texts of N rows.
+
+    Attributes:
+        tokens: Words and characters.
+        words: Words alone.
+        flags_N4: Whether a row's text is missing; missing or blank; cut; or not blank, but without
+            a known word: ``[N, 4]``.
+    """
+
+    tokens: Tokens
+    words: Tokens
+    flags_N4: Flags
+
+    @classmethod
+    def join(cls, parts: Sequence[EncodedTexts]) -> EncodedTexts:
+        """Concatenate rows."""
+        return cls(
+            tokens=Tokens.join([part.tokens for part in parts]),
+            words=Tokens.join([part.words for part in parts]),
+            flags_N4=np.concatenate([part.flags_N4 for part in parts]),
+        )
+
+    def split(self) -> Iterator[EncodedTexts]:
+        """Yield each row."""
+        pairs = zip(self.tokens.split(), self.words.split(), strict=True)
+        for row, (tokens, words) in enumerate(pairs):
+            yield EncodedTexts(tokens=tokens, words=words, flags_N4=self.flags_N4[row : row + 1])
 
 
 class TextColumn:
@@ -95,15 +123,11 @@ class TextColumn:
         """Hash *values* as far as the vocabulary goes."""
         return TextRows.of(values, characters=self.vocabulary.has_characters)
 
-    def encode(self, rows: TextRows, *, blank_is_known: bool) -> tuple[Tokens, Tokens, Flags]:
+    def encode(self, rows: TextRows, *, blank_is_known: bool) -> EncodedTexts:
         """Weigh the texts; an unknown one becomes the mean text.
 
         Args:
             blank_is_known: Whether a blank text has no tokens, instead of those of the mean text.
-
-        Returns:
-            Tokens; those of words alone; and whether a text is not blank, but has no known word,
-            ``[D]``.
         """
         tokens, bags, per_text = self.vocabulary.weigh(rows.bags), rows.bags, rows.bags.per_text
         unknown_D = self._is_unknown(bags, tokens)
@@ -119,15 +143,20 @@ class TextColumn:
         if is_neutral or len(rows.place_N) > len(unknown_D):  # or some texts are in several rows
             bags_DB = torch.from_numpy(place_G).view(-1, per_text)
             tokens = tokens.take(bags_DB[rows.place_N].view(-1))
-        if per_text == 1:
-            return tokens, tokens, unknown_D
-        is_word_T, lengths_NB = tokens.buckets < self.vocabulary.words, tokens.lengths.view(-1, 2)
-        words = Tokens(
-            buckets=tokens.buckets[is_word_T],
-            lengths=lengths_NB[:, 0].contiguous(),
-            weights=tokens.weights[is_word_T],
-        )
-        return replace(tokens, lengths=lengths_NB.sum(1)), words, unknown_D
+        words = tokens
+        if per_text == 2:
+            is_word_T, lengths_N2 = (
+                tokens.buckets < self.vocabulary.words,
+                tokens.lengths.view(-1, 2),
+            )
+            words = Tokens(
+                buckets=tokens.buckets[is_word_T],
+                lengths=lengths_N2[:, 0].contiguous(),
+                weights=tokens.weights[is_word_T],
+            )
+            tokens = replace(tokens, lengths=lengths_N2.sum(1))
+        flags_D4 = np.stack([rows.is_missing_D, rows.is_blank_D, rows.is_cut_D, unknown_D], axis=1)
+        return EncodedTexts(tokens=tokens, words=words, flags_N4=flags_D4[rows.place_N.numpy()])
 
     def _is_unknown(self, bags: Bags, known: Tokens) -> Flags:
         """Whether a text is not blank, but has no known word, ``[D]``.
@@ -162,5 +191,39 @@ class TextColumn:
         return cls(Vocabulary.from_json(value))
 
 
-def _key(value: object) -> tuple[str, ...] | None:
+class RecentTexts:
+    """Encodes texts, and remembers the last ones: an agent ranks candidates in a state, and again.
+
+    Args:
+        blank_is_known: See `TextColumn.encode`.
+    """
+
+    def __init__(self, column: TextColumn, *, blank_is_known: bool) -> None:
+        self._column, self._blank_is_known = column, blank_is_known
+        self._rows, self._characters = dict[Key, EncodedTexts](), 0
+
+    def encode(self, values: Sequence[object]) -> EncodedTexts:
+        """Encode *values*, one per row; see `TextRows.of`."""
+        keys, rows = [_key(value) for value in values], self._rows
+        unknown = [key for key in dict.fromkeys(keys) if key not in rows]
+        characters = sum(len(key) for key in unknown if key)
+        if characters > MOST_REMEMBERED or not keys:
+            return self._encode(values)
+        if unknown:
+            self._characters += characters
+            if self._characters > MOST_REMEMBERED:  # other threads go on with what they read
+                unknown = list(dict.fromkeys(keys))
+                rows = self._rows = {}
+                self._characters = sum(len(key) for key in unknown if key)
+            rows.update(zip(unknown, self._encode(unknown).split(), strict=True))
+        return EncodedTexts.join([rows[key] for key in keys])
+
+    def _encode(self, values: Sequence[object]) -> EncodedTexts:
+        column = self._column
+        return column.encode(column.rows_of(values), blank_is_known=self._blank_is_known)
+
+
+def _key(value: object) -> Key:
+    if isinstance(value, str):
+        return value
     return None if is_missing(value) else tuple(cast("Sequence[str]", value))
