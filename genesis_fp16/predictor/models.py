@@ -7,7 +7,6 @@ agent alone: the one before answers on, or none does, with a warning that says w
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,34 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
-from genesis_fp16.plugins.model_versions import (
-    PUBLISHED,
-    UNRECORDED,
-    VERSIONS,
-    read_versions,
-    version_in_use,
-)
+from genesis_fp16.models import Mark, load_published, mark_of
 from genesis_fp16.predictor.problems import wrong
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.trajectories.schema import Values, input_problem
-from infrastructure.world_model import ModelFileError, NetworkShape, WorldModel
+from infrastructure.world_model import WorldModel
 from infrastructure.world_model.scores import score_actions
 
-INDEX = "model.json"
 NEW_SECONDS = 0.5  # in which a new version is loaded while the one before still answers
 _RETRY_SECONDS = 0.05
 _MOST_SHOWN = 20  # positions of actions in a warning
-
-
-class _Mark(NamedTuple):
-    """State of a published model's files; a new version has another one."""
-
-    inode: int
-    changed_ns: int
-    size: int
-    versions_ns: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +47,7 @@ class ServedModel:
     version: str | None = None
     problem: str = ""
     own_network: bool = False
-    mark: _Mark | None = None
+    mark: Mark | None = None
 
     def check(self, observation: Values, actions: Sequence[Values], path: str = "actions") -> None:
         """Check fields against the model's spec; without a model, all fit.
@@ -192,7 +175,7 @@ class PublishedModels:
         For `NEW_SECONDS` after a publication the version before may still answer, while the new
         one is loaded.
         """
-        served, mark = self._served.get(agent), _mark_of(self._agents / agent)
+        served, mark = self._served.get(agent), mark_of(self._agents / agent)
         if served is not None:
             self._served.move_to_end(agent)
             if served.mark == mark:
@@ -217,9 +200,9 @@ class PublishedModels:
     async def _load(self, agent: str, before: ServedModel | None) -> ServedModel:
         loop, folder = asyncio.get_running_loop(), self._agents / agent
         while True:
-            loaded = await loop.run_in_executor(self._thread, partial(_load_model, agent, folder))
-            unrecorded = (loaded.version or "").startswith(UNRECORDED)
-            if before is None or not unrecorded or not self._is_new(loaded.mark):
+            load = partial(_load_model, agent, folder)
+            loaded, recorded = await loop.run_in_executor(self._thread, load)
+            if before is None or recorded or not self._is_new(loaded.mark):
                 break
             await asyncio.sleep(_RETRY_SECONDS)  # its version is being recorded
         if loaded.problem and (before is None or before.problem != loaded.problem):
@@ -235,55 +218,22 @@ class PublishedModels:
             self._served.popitem(last=False)
         return loaded
 
-    def _is_new(self, mark: _Mark | None) -> bool:
+    def _is_new(self, mark: Mark | None) -> bool:
         return mark is not None and self._clock() - mark.changed_ns / 1e9 < NEW_SECONDS
 
 
-def _mark_of(agent_folder: Path) -> _Mark | None:
-    try:
-        status = (agent_folder / PUBLISHED / INDEX).stat()
-    except OSError:
-        return None
-    try:
-        versions_ns = (agent_folder / VERSIONS).stat().st_mtime_ns
-    except OSError:
-        versions_ns = 0
-    return _Mark(status.st_ino, status.st_mtime_ns, status.st_size, versions_ns)
-
-
-def _load_model(agent: str, folder: Path) -> ServedModel:
-    """Load the model and find its version; again if it was replaced meanwhile."""
-    while True:
-        mark = _mark_of(folder)
-        loaded = _load_once(agent, folder, mark)
-        if _mark_of(folder) == mark:
-            return loaded
-
-
-def _load_once(agent: str, folder: Path, mark: _Mark | None) -> ServedModel:
-    refused: list[NetworkShape] = []
-    try:
-        model = WorldModel.load(folder / PUBLISHED, partial(_refuse_network, refused))
-        version = version_in_use(folder, read_versions(folder, verify=False))
-        if version is None:
-            index = (folder / PUBLISHED / INDEX).read_bytes()
-            version = f"{UNRECORDED}{hashlib.sha256(index).hexdigest()[:8]}"
-    except FileNotFoundError:
-        return ServedModel(agent=agent, mark=mark)
-    except (ModelFileError, OSError) as error:
-        problem = str(error)
-        if refused:
-            problem = (
-                "the published model has a network of the agent's own, whose code this process "
-                "does not run"
-            )
-        return ServedModel(agent=agent, problem=problem, own_network=bool(refused), mark=mark)
-    return ServedModel(agent=agent, model=model, version=version, mark=mark)
-
-
-def _refuse_network(refused: list[NetworkShape], shape: NetworkShape) -> NoReturn:
-    refused.append(shape)
-    raise ValueError("it has a network of the agent's own")
+def _load_model(agent: str, folder: Path) -> tuple[ServedModel, bool]:
+    """The published model, and whether its version is recorded."""
+    loaded = load_published(folder)
+    served = ServedModel(
+        agent=agent,
+        model=loaded.model,
+        version=loaded.version,
+        problem=loaded.problem,
+        own_network=loaded.own_network,
+        mark=loaded.mark,
+    )
+    return served, loaded.is_recorded
 
 
 def _field_at_fault(spec: TransitionSpec, problem: str) -> tuple[str, str]:
