@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from genesis_fp16.models import Mark, load_published, mark_of
-from genesis_fp16.predictor.problems import wrong
+from genesis_fp16.predictor.problems import ProblemError, wrong
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.trajectories.schema import Values, input_problem
 from infrastructure.world_model import WorldModel
@@ -26,6 +27,9 @@ from infrastructure.world_model.scores import score_actions
 NEW_SECONDS = 0.5  # in which a new version is loaded while the one before still answers
 _RETRY_SECONDS = 0.05
 _MOST_SHOWN = 20  # positions of actions in a warning
+_FAR_OUTSIDE = (
+    "a number is far outside the training data, so the prediction is close to the base rate"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,9 +88,13 @@ class ServedModel:
                 "confidence": [0.0] * count,
                 "warnings": warnings,
             }
-        scores = score_actions(fitted, observation, actions)
+        with _refusing():
+            scores = score_actions(fitted, observation, actions)
+        warnings += [
+            _of_actions(rows, text, count) for text, rows in scores.remarks.items() if rows
+        ]
         if scores.unfamiliar:
-            warnings.append(_unfamiliar(scores.unfamiliar))
+            warnings.append(_of_actions(scores.unfamiliar, _FAR_OUTSIDE, count))
         return {
             "version": self.version,
             "order": scores.order,
@@ -106,7 +114,8 @@ class ServedModel:
         if self.model is None:
             predictions: list[dict[str, Any]] = [_NO_PREDICTION] * len(actions)
         else:
-            made = self.model.predict_batch([observation] * len(actions), actions)
+            with _refusing():
+                made = self.model.predict_batch([observation] * len(actions), actions)
             predictions = [asdict(prediction) for prediction in made]
         return {
             "version": self.version,
@@ -247,10 +256,18 @@ def _field_at_fault(spec: TransitionSpec, problem: str) -> tuple[str, str]:
     return "action", ""
 
 
-def _unfamiliar(positions: Sequence[int]) -> str:
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn what a model refuses into an answer to its client."""
+    try:
+        yield
+    except ValueError as error:
+        raise ProblemError(422, f"the model refuses the values: {error}") from error
+
+
+def _of_actions(positions: Sequence[int], text: str, count: int) -> str:
+    """*text* with the actions, of *count*, that it is about."""
+    if len(positions) == count:
+        return text
     shown = ", ".join(map(str, positions[:_MOST_SHOWN]))
-    more = ", ..." if len(positions) > _MOST_SHOWN else ""
-    return (
-        f"actions {shown}{more}: a number is missing or far outside the training data, or a label "
-        "did not occur there, so these predictions are close to the base rate"
-    )
+    return f"actions {shown}{', ...' if len(positions) > _MOST_SHOWN else ''}: {text}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,13 +27,16 @@ class Scores:
         chances: Probability of the spec's success label; None if the spec names none.
         improvements: Mean of the improvement target; None if there is none.
         confidence: Confidence in each prediction; see `Prediction`.
-        unfamiliar: Positions whose inputs are out of distribution.
+        remarks: What is odd about a field, as a sentence that names it, and for which positions.
+        unfamiliar: Positions whose predictions are shrunk to the base rate, because a number is far
+            outside the training data.
     """
 
     order: list[int]
     chances: list[float] | None
     improvements: list[float] | None
     confidence: list[float]
+    remarks: Mapping[str, list[int]]
     unfamiliar: list[int]
 
 
@@ -42,7 +45,7 @@ def score_actions(model: FittedModel, observation: Values, actions: Sequence[Val
     """Score candidate *actions*, at least one; torch uses the threads that it has been given.
 
     Raises:
-        ValueError: A field is missing or of another type than the spec declares.
+        ValueError: A field is of another type than the spec declares.
     """
     features = model.encoder.encode([observation] * len(actions), actions)
     predicted = model.predict(features)
@@ -58,5 +61,6 @@ def score_actions(model: FittedModel, observation: Values, actions: Sequence[Val
         else success_probabilities(model.spec, predicted),
         improvements=gains,
         confidence=confidence.overall.tolist(),
+        remarks={text: odd_N.nonzero()[:, 0].tolist() for text, odd_N in features.flags.items()},
         unfamiliar=unfamiliar_N.nonzero()[:, 0].tolist(),
     )

@@ -18,6 +18,7 @@ from tests.genesis_fp16.predictor.conftest import (
 )
 
 pytestmark = pytest.mark.process
+NAN = float("nan")
 
 
 def test_rank_answers_as_the_model_does(client: Client, models: dict[str, Path]) -> None:
@@ -74,14 +75,12 @@ def _observed(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"observation": {"note": "x"}, "actions": TOOLS}, "observation.load"),
         (_observed(load="much"), "observation.load"),
         (_observed(load={"deep": 1}), "observation.load"),
         (_observed(load=float("inf")), "observation.load"),
         (_observed(load=[1.0, float("-inf")]), "observation.load"),
         (_observed(load=10**400), "observation.load"),
         ({**QUESTION, "actions": [{"tool": "x"}, {"tool": 1.5}]}, "actions.1.tool"),
-        ({**QUESTION, "actions": [{"tool": "x"}, {}]}, "actions.1.tool"),
         ({**QUESTION, "actions": []}, "actions"),
         ({**QUESTION, "actions": TOOLS * 3334}, "actions"),
         ({**QUESTION, "speed": 1}, "speed"),
@@ -123,10 +122,21 @@ def test_a_mebibyte_of_text_is_answered_and_a_larger_body_refused(predictor: Pre
     assert "4194304" in problem["detail"]
 
 
-def test_a_number_that_is_missing_is_said(client: Client) -> None:
-    status, answer = client.agent("rank", _observed(load=float("nan")))
+def test_a_value_may_be_missing_in_three_ways(client: Client) -> None:
+    absent = {**QUESTION, "observation": {"note": "disk full"}}
+    answers = [
+        client.agent("rank", body) for body in (absent, _observed(load=None), _observed(load=NAN))
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    status, answer = answers[0]
     assert status == 200
-    assert any("missing" in warning for warning in answer["warnings"])
+    assert any(warning.startswith("observation.load") for warning in answer["warnings"])
+    one = {**QUESTION, "actions": [*TOOLS, {}]}
+    warnings = client.agent("rank", one)[1]["warnings"]
+    assert any(warning.startswith("actions 3: action.tool") for warning in warnings)
+    nothing = {"observation": {}, "actions": [{}]}
+    assert client.agent("rank", nothing)[0] == 200
+    assert client.agent("predict", nothing)[0] == 200
 
 
 def test_a_damaged_model_costs_its_agent_alone(
