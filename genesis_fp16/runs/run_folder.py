@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infrastructure.agent_contract.agent import AGENT_NAME
-from infrastructure.agent_contract.run_context import AT_START
+from infrastructure.agent_contract.run_context import AT_START, ROWS_FOLDER
 
 WEIGHTS_REMOVED = "weights-removed.txt"  # in the run's folder; holds the reason
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}")  # also the name of the run's folder
 RUN_NUMBER = re.compile(rf"({AGENT_NAME.pattern})?#([0-9]{{1,9}})")  # among those of an agent
 _WEIGHTS = re.compile(
-    r"checkpoints(\.set-aside-\d+)?|best-epoch\.pt|\.best-epoch\.pt\..+|" + re.escape(AT_START)
+    r"checkpoints(\.set-aside-\d+)?|best-epoch\.pt|\.best-epoch\.pt\..+|"
+    rf"{re.escape(AT_START)}|{re.escape(ROWS_FOLDER)}"
 )
 
 
@@ -30,7 +31,7 @@ def is_folder(path: Path) -> bool:
 
 
 def weights_of(run_folder: Path) -> list[Path]:
-    """Files and folders in *run_folder* that hold weights, without links; may raise OSError."""
+    """What only serves to resume the run: weights, encoded rows; no links; may raise OSError."""
     if (run_folder / WEIGHTS_REMOVED).exists():
         return []
     weights = [path for path in run_folder.iterdir() if _WEIGHTS.fullmatch(path.name)]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 AT_START = "at-start"  # in the run's folder: see `RunContext.at_start`
+ROWS_FOLDER = "encoded-rows"  # in the run's folder: training data that is not kept in memory
 
 
 class RunLogger(Protocol):

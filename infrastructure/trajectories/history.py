@@ -7,7 +7,8 @@ observation: ``speed[-1]`` is the field ``speed`` one step earlier.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -22,6 +23,9 @@ from infrastructure.agent_contract.transition import (
     TransitionSpec,
 )
 from infrastructure.trajectories.schema import Values, is_missing
+
+OPEN_GROUPS = 1 << 16
+"""Sequences that `stream_history` remembers, of groups that did not terminate."""
 
 
 def sequences(transitions: Iterable[Transition], fields: Sequence[str]) -> list[list[Transition]]:
@@ -49,19 +53,33 @@ def with_history(spec: TransitionSpec, transitions: Iterable[Transition]) -> lis
     The first steps of a sequence lack predecessors; see `stack_history`. Transitions that have
     these fields are returned unchanged.
     """
-    given = list(transitions)
-    earlier = spec.earlier_fields
-    if not earlier or all(earlier.keys() <= row.observation.keys() for row in given):
-        return given
-    stacked = {}
-    for sequence in sequences(given, spec.current_fields):
-        for end, row in enumerate(sequence):
-            past = sequence[max(0, end + 1 - spec.history) : end + 1]
-            observation = stack_history(
-                spec, [step.observation for step in past], [step.action for step in past[:-1]]
-            )
-            stacked[id(row)] = replace(row, observation=observation)
-    return [stacked[id(row)] for row in given]
+    return list(stream_history(spec, transitions))
+
+
+def stream_history(spec: TransitionSpec, transitions: Iterable[Transition]) -> Iterator[Transition]:
+    """Yield what `with_history` returns, in bounded memory.
+
+    A sequence of a group that `OPEN_GROUPS` others have followed counts as ended.
+    """
+    earlier = spec.earlier_fields.keys()
+    newest: dict[str, deque[Transition]] = {}
+    for row in transitions:
+        past = newest.pop(row.group, None)
+        if past is None or not _continues(past[-1], row, spec.current_fields):
+            past = deque(maxlen=spec.history)
+        past.append(row)
+        if not row.terminated:
+            newest[row.group] = past  # moves to the end
+            if len(newest) > OPEN_GROUPS:
+                del newest[next(iter(newest))]
+        if earlier <= row.observation.keys():
+            yield row
+            continue
+        steps = list(past)
+        observation = stack_history(
+            spec, [step.observation for step in steps], [step.action for step in steps[:-1]]
+        )
+        yield replace(row, observation=observation)
 
 
 def stack_history(

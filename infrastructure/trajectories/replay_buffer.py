@@ -22,6 +22,7 @@ from infrastructure.trajectories.record import RecordError, decode_record, encod
 _SUFFIX = ".jsonl"
 _TAIL_BYTES = 1 << 16
 _DIGEST_BYTES = 1 << 20  # read at once
+_RANGE_BYTES = 1 << 24  # decoded at once by those who read from the end on
 
 OnSkip = Callable[[Path, int, str], None]
 """Receives each skipped record: file, position (byte offset or line number), reason."""
@@ -202,31 +203,46 @@ class BufferView:
         self.snapshot = snapshot
 
     def __iter__(self) -> Iterator[Transition]:
-        return self._transitions(self._on_skip)
+        count = 0
+        for transition in self._transitions(self._on_skip):
+            count += 1
+            yield transition
+        self._length = count
 
     def __reversed__(self) -> Iterator[Transition]:
-        """Yield the transitions from the newest on; segments that are not reached are not read."""
+        """Yield the transitions from the newest on; what is not reached is not read."""
         count = 0
         for name, length in sorted(self.snapshot.lengths.items(), reverse=True):
-            segment = [*self._read_segment(name, length, self._on_skip)]
-            count += len(segment)
-            yield from reversed(segment)
+            for start, end in _ranges_from_end(self._folder / name, length):
+                together = [*self._read_segment(name, end, self._on_skip, start)]
+                count += len(together)
+                yield from reversed(together)
         self._length = count
 
     def __len__(self) -> int:
-        """Number of readable transitions; reads them all unless `reversed` has done so."""
+        """Number of readable transitions; reads them all unless an iteration has done so."""
         if self._length is None:
             self._length = sum(1 for _ in self._transitions(_ignore))
         return self._length
+
+    def at_most(self) -> int:
+        """Number of records, readable or not; much faster than to read them."""
+        if self._length is not None:
+            return self._length
+        segments = self.snapshot.lengths.items()
+        return sum(_count_lines(self._folder / name, length) for name, length in segments)
 
     def _transitions(self, on_skip: OnSkip) -> Iterator[Transition]:
         for name, length in sorted(self.snapshot.lengths.items()):
             yield from self._read_segment(name, length, on_skip)
 
-    def _read_segment(self, name: str, length: int, on_skip: OnSkip) -> Iterator[Transition]:
-        path, offset = self._folder / name, 0
+    def _read_segment(
+        self, name: str, length: int, on_skip: OnSkip, start: int = 0
+    ) -> Iterator[Transition]:
+        path, offset = self._folder / name, start
         try:
             with path.open("rb") as file:
+                file.seek(start)
                 while offset < length and (line := file.readline()):
                     transition = _decode(line.rstrip(b"\n"), path, offset, on_skip)
                     offset += len(line)
@@ -249,6 +265,33 @@ def _decode(line: bytes, path: Path, offset: int, on_skip: OnSkip) -> Transition
     except RecordError as error:
         on_skip(path, offset, str(error))
         return None
+
+
+def _ranges_from_end(path: Path, length: int) -> Iterator[tuple[int, int]]:
+    """Cut the first *length* bytes into ranges of whole lines, the last range first."""
+    end = length
+    while end > _RANGE_BYTES:
+        try:
+            start = _whole_length(path, end - _RANGE_BYTES)
+        except OSError:  # reported where it is read
+            break
+        yield start, end
+        end = start
+    if end or not length:
+        yield 0, end
+
+
+def _count_lines(path: Path, length: int) -> int:
+    """Number of lines in the first *length* bytes; 0 if they cannot be read."""
+    count = 0
+    try:
+        with path.open("rb") as file:
+            while length and (chunk := file.read(min(length, _DIGEST_BYTES))):
+                count += chunk.count(b"\n")
+                length -= len(chunk)
+    except OSError:  # reported where it is read
+        pass
+    return count
 
 
 def _whole_length(path: Path, size: int) -> int:

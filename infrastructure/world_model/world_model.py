@@ -240,7 +240,7 @@ class WorldModel:
         bounds = PlanBounds() if epochs is None else _passes(epochs)
         if batch_size is not None:
             bounds = replace(bounds, batch_size=batch_size)
-        rows = len(data.train.features)
+        rows = data.training_rows
         plan = plan_training(rows, bounds, seed=self._seed, device=str(chosen_device))
         recorder = _HistoryRecorder(self._clock)
         with tempfile.TemporaryDirectory(prefix="world-model-") as folder:

@@ -28,6 +28,7 @@ from infrastructure.agent_contract import (
     Transition,
 )
 from infrastructure.agent_contract.agent import RecordedTransitions
+from infrastructure.agent_contract.run_context import ROWS_FOLDER
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
 
@@ -56,7 +57,9 @@ class WorldModelAgent(ABC):
         batch_size: Maximum number of rows per step; see `plan_training`.
         keep_fp32: Modules of the network that compute in FP32 under every precision; see
             `TrainingJob`.
-        newest_transitions: Maximum number of transitions to train on; the newest are taken.
+        newest_transitions: Maximum number of transitions to train on; the newest are taken. More
+            than 200,000 are trained on from memory-mapped files in the run's folder; see
+            `prepare_large_data`.
         prior_folder: Folder of the prior that ships with the agent, as
             `infrastructure.world_model_agent.prior.build_prior` wrote it; None for none. It is in
             use until a run publishes a model that beats it.
@@ -122,15 +125,13 @@ class WorldModelAgent(ABC):
         from infrastructure.world_model.fitting import (
             PlanBounds,
             plan_training,
-            prepare_training_data,
             training_job,
         )
         from infrastructure.world_model.networks import build_seeded
         from infrastructure.world_model_agent.encoding_mark import set_aside_other_weights
 
         with phase("encode"):
-            newest = _read_newest(transitions, self.newest_transitions)
-            data = prepare_training_data(self.spec(), newest)
+            data = self._prepare(context, transitions)
         for problem in data.describe_exclusions():
             context.logger.warning("training_data_incomplete", problem=problem)
         for finding in data.findings:
@@ -145,12 +146,38 @@ class WorldModelAgent(ABC):
             patience=self.patience,
             batch_size=self.batch_size,
         )
-        rows = len(data.train.features)
+        rows = data.training_rows
         plan = plan_training(rows, bounds, seed=context.seed, device=context.device)
         shape = NetworkShape.of(data.encoder, data.codec)
         network = build_seeded(self.build_model, shape, context.seed)
         job = training_job(data, network, plan, self.loss)
         return replace(job, keep_fp32=self.keep_fp32)
+
+    def _prepare(self, context: RunContext, transitions: RecordedTransitions) -> TrainingData:
+        """Encode the newest transitions in memory, or in the run's folder if they are many."""
+        from infrastructure.world_model.fitting import prepare_training_data
+        from infrastructure.world_model.fitting.large_data import (
+            IN_MEMORY_ROWS,
+            LargeDataSource,
+            prepare_large_data,
+        )
+
+        folder = context.run_folder / ROWS_FOLDER
+        newest = min(self.newest_transitions, IN_MEMORY_ROWS + 1)
+        if not (newest > IN_MEMORY_ROWS and folder.exists()):
+            few = _read_newest(transitions, newest)
+            if len(few) <= IN_MEMORY_ROWS:
+                return prepare_training_data(self.spec(), few)
+            del few
+        source = LargeDataSource(
+            transitions=transitions,
+            newest=self.newest_transitions,
+            report=lambda done, total: context.report_progress(done, total, unit="transitions"),
+        )
+        data, reason = prepare_large_data(self.spec(), source, folder)
+        if reason:
+            context.logger.warning("encoded_rows_rebuilt", reason=reason)
+        return data
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
         """Publish the best of linear model, ensemble and blend if it passes the publication gate.
@@ -173,6 +200,8 @@ class WorldModelAgent(ABC):
         world_model.metrics = dict(metrics)
         if decision.published:
             world_model.save(folder)
+        if self._data.mapped is not None:
+            self._data.mapped.remove()
         doubts = ", ".join(finding.title for finding in self._data.findings)
         reason = f"{decision.reason}; doubtful data: {doubts}" if doubts else decision.reason
         return Publication(published=decision.published, reason=reason, metrics=metrics)

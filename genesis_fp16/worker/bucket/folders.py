@@ -18,8 +18,11 @@ from genesis_fp16.domain.bucket_attempt import (
 from genesis_fp16.domain.remote_attempt import FENCE_FILE, HEARTBEAT_FILE, RESULT_FILE
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.system.bucket import Bucket
+from infrastructure.agent_contract.run_context import ROWS_FOLDER
 
-_NOT_WHOLE = re.compile(r"\..+\.[0-9a-f]{8}|\.publishing\.lock")  # of a writer at work; a lock
+_NOT_WHOLE = re.compile(  # of a writer at work; locks; what an attempt elsewhere can encode again
+    rf"\..+\.[0-9a-f]{{8}}|\.publishing\.lock|\.?{ROWS_FOLDER}(\.lock)?"
+)
 _Mark = tuple[int, int, int]  # inode, size, modified
 
 

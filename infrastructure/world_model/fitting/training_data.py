@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 
 import torch
@@ -25,6 +25,7 @@ from infrastructure.trajectories.split import (
     MIN_HELD_OUT_GROUPS,
     MIN_TRAINING_TRANSITIONS,
 )
+from infrastructure.world_model.fitting.mapped_rows import MappedRows
 from infrastructure.world_model.fitting.ranking_loss import number_states
 
 MAX_REASONS = 5
@@ -64,6 +65,7 @@ class TrainingData:
         parts: Train, calibration and test data; no group is in two of them.
         unusable: Number of excluded transitions by reason, which ends with the first example.
         findings: What makes the score on held-out groups look too good; see `check_data`.
+        mapped: All training rows in files, where `parts` has samples of more data; else None.
     """
 
     spec: TransitionSpec
@@ -72,6 +74,12 @@ class TrainingData:
     parts: Mapping[Part, DataPart]
     unusable: Mapping[str, int]
     findings: Sequence[Finding] = ()
+    mapped: MappedRows | None = None
+
+    @property
+    def training_rows(self) -> int:
+        """Number of rows that the networks are trained on."""
+        return len(self.train.features) if self.mapped is None else len(self.mapped)
 
     @property
     def train(self) -> DataPart:
@@ -113,7 +121,9 @@ def prepare_training_data(
     """
     if spec.history > 1:
         transitions = with_history(spec, transitions)
-    usable, unusable = _usable(spec, transitions)
+    check = UsabilityCheck(spec)
+    usable = list(chain.from_iterable(check.usable(transitions)))
+    unusable = check.unusable
     groups = [transition.group for transition in usable]
     rows = split_rows(spec.split, groups, split_seed)
     split = {part: [usable[row] for row in indices] for part, indices in rows.items()}
@@ -196,37 +206,68 @@ def encode_split(
         spec=spec,
         encoder=encoder,
         codec=codec,
-        parts={part: _data_part(codec, rows, encoded[part]) for part, rows in split.items()},
+        parts={part: data_part(codec, rows, encoded[part]) for part, rows in split.items()},
         unusable=unusable,
     )
 
 
-def _usable(
-    spec: TransitionSpec, transitions: Iterable[Transition]
-) -> tuple[list[Transition], dict[str, int]]:
-    usable, problems, examples = list[Transition](), Counter[str](), dict[str, str]()
-    remaining, number = iter(transitions), -1
-    while together := list(islice(remaining, _CHECKED_TOGETHER)):
-        for transition in together:
-            number += 1
-            if not isinstance(transition, Transition):
-                raise TypeError(
-                    f"transition {number} is a {type(transition).__name__}, not a Transition: pass "
-                    "Transition(group=..., observation={...}, action={...}, reward=..., "
-                    "next_observation={...}) of infrastructure.agent_contract"
-                )
-        if transitions_fit(spec, together):
-            usable += together
-            continue
-        for transition in together:
-            problem = transition_problem(spec, transition)
-            if problem is None:
-                usable.append(transition)
-            else:
-                reason = problem.partition(", got ")[0]  # the same for other values of the field
-                problems[reason] += 1
-                examples.setdefault(reason, problem)
-    return usable, {examples[reason]: count for reason, count in problems.items()}
+def fit_encoders(
+    spec: TransitionSpec, transitions: Sequence[Transition]
+) -> tuple[FeatureEncoder, TargetCodec]:
+    """Fit the encoders of inputs and targets on *transitions* of the training groups.
+
+    Raises:
+        InsufficientDataError: No target varies.
+    """
+    observations = [transition.observation for transition in transitions]
+    actions = [transition.action for transition in transitions]
+    codec = TargetCodec.fit(spec, transitions)
+    _require("targets that vary", len(codec.heads), 1)
+    return FeatureEncoder.fit(spec, observations, actions), codec
+
+
+class UsabilityCheck:
+    """Excludes transitions that do not fit *spec*, and counts them by reason."""
+
+    def __init__(self, spec: TransitionSpec) -> None:
+        self._spec = spec
+        self._problems = Counter[str]()
+        self._examples = dict[str, str]()
+
+    @property
+    def unusable(self) -> dict[str, int]:
+        """Number of excluded transitions by reason, which ends with the first example."""
+        return {self._examples[reason]: count for reason, count in self._problems.items()}
+
+    def usable(self, transitions: Iterable[Transition]) -> Iterator[list[Transition]]:
+        """Yield the transitions that fit, some together.
+
+        Raises:
+            TypeError: Something in *transitions* is not a `Transition`.
+        """
+        spec, remaining, number = self._spec, iter(transitions), -1
+        while together := list(islice(remaining, _CHECKED_TOGETHER)):
+            for transition in together:
+                number += 1
+                if not isinstance(transition, Transition):
+                    raise TypeError(
+                        f"transition {number} is a {type(transition).__name__}, not a Transition: "
+                        "pass Transition(group=..., observation={...}, action={...}, reward=..., "
+                        "next_observation={...}) of infrastructure.agent_contract"
+                    )
+            if transitions_fit(spec, together):
+                yield together
+                continue
+            usable = []
+            for transition in together:
+                problem = transition_problem(spec, transition)
+                if problem is None:
+                    usable.append(transition)
+                else:
+                    reason = problem.partition(", got ")[0]  # the same for other values
+                    self._problems[reason] += 1
+                    self._examples.setdefault(reason, problem)
+            yield usable
 
 
 def _describe_unusable(unusable: Mapping[str, int]) -> list[str]:
@@ -238,9 +279,10 @@ def _describe_unusable(unusable: Mapping[str, int]) -> list[str]:
     return sentences
 
 
-def _data_part(
+def data_part(
     codec: TargetCodec, transitions: Sequence[Transition], features: Features
 ) -> DataPart:
+    """Encode the targets of *transitions*; *features* are their encoded inputs."""
     outcomes = codec.outcomes(transitions)
     return DataPart(
         transitions=transitions,

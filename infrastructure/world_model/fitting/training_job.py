@@ -1,11 +1,11 @@
-"""The `TrainingJob` that trains a world model, and the batches it draws."""
+"""The `TrainingJob` that trains a world model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from infrastructure.agent_contract import Evaluation, Forward, TrainingJob
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.trajectories.encoding import TargetCodec
-from infrastructure.trajectories.encoding.features import split_rows
 from infrastructure.world_model.distributions import TargetDistributions, predictive_distributions
 from infrastructure.world_model.distributions.predictive import head_outputs
+from infrastructure.world_model.fitting.batches import Batches, BatchStream, MappedBatches
 from infrastructure.world_model.fitting.scoring import (
     PRIMARY,
     base_rate_scores,
@@ -27,10 +27,7 @@ from infrastructure.world_model.fitting.scoring import (
 )
 from infrastructure.world_model.fitting.training_data import DataPart, TrainingData
 from infrastructure.world_model.networks import ensemble_loss
-from infrastructure.world_model.networks.loss import TARGET_PREFIX
 
-_GATHERED_ROWS = 2048  # at once, at least: more cost memory, fewer cost time
-_GATHERED_BYTES = 1 << 20  # at once, if more rows fit: a step empties the caches between two times
 _BETAS = (0.9, 0.99)  # errors fall by orders of magnitude, and gradients with them
 _ROWS_IN_CACHE = 512  # of a pass on a CPU: larger activations cost page faults every time
 
@@ -75,12 +72,21 @@ def training_job(
         network: Network that maps ``Features.inputs`` to the raw outputs of its heads.
         loss: Function of forward and batch that returns a float32 scalar.
     """
-    batch_size = min(plan.batch_size, len(data.train.features))
-    stream = BatchStream(
-        part=replace(data.train, features=data.train.features.without_linear()),
-        batch_size=batch_size,
-        steps_per_epoch=plan.steps_per_epoch,
-        seed=plan.seed,
+    batch_size = min(plan.batch_size, data.training_rows)
+    stream: Batches = (
+        BatchStream(
+            part=replace(data.train, features=data.train.features.without_linear()),
+            batch_size=batch_size,
+            steps_per_epoch=plan.steps_per_epoch,
+            seed=plan.seed,
+        )
+        if data.mapped is None
+        else MappedBatches(
+            data.mapped,
+            batch_size=batch_size,
+            steps_per_epoch=plan.steps_per_epoch,
+            seed=plan.seed,
+        )
     )
     return TrainingJob(
         model=network,
@@ -99,89 +105,6 @@ def training_job(
         keep_best_epoch=True,
         scheduler=partial(_CosineDecay, steps=plan.epochs * plan.steps_per_epoch),
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BatchStream:
-    """An endless sequence of shuffled passes over the rows, cut into epochs of equal length.
-
-    Each pass contains every row once; passes may extend across epochs.
-
-    Attributes:
-        part: Rows to draw from.
-        batch_size: Rows per batch.
-        steps_per_epoch: Batches per epoch.
-        seed: Seed of the shuffles.
-    """
-
-    part: DataPart
-    batch_size: int
-    steps_per_epoch: int
-    seed: int
-
-    @property
-    def batches_together(self) -> int:
-        """Number of batches whose rows are gathered at once."""
-        part = self.part
-        tensors = [*part.features.inputs().values(), *part.targets.values()]
-        row_bytes = sum(tensor.nbytes for tensor in tensors) / len(part.features)
-        rows = max(_GATHERED_ROWS, int(_GATHERED_BYTES / row_bytes))
-        return max(1, rows // self.batch_size)
-
-    def epoch(self, epoch: int) -> EpochBatches:
-        """Return the batches of *epoch*, the same in every call."""
-        return EpochBatches(self, epoch)
-
-    def rows(self, step: int, steps: int = 1) -> Tensor:
-        """Return the row numbers of so many *steps* from *step* on.
-
-        Returns:
-            ``[steps * batch_size]`` int64, one batch after the other.
-        """
-        count = len(self.part.features)
-        chosen: list[Tensor] = []
-        position, end = step * self.batch_size, (step + steps) * self.batch_size
-        while position < end:
-            pass_number, start = divmod(position, count)
-            stop = min(count, start + end - position)
-            chosen.append(_shuffle(self.seed, pass_number, count)[start:stop])
-            position += stop - start
-        return torch.cat(chosen)
-
-    def batches(self, step: int, steps: int) -> Iterator[dict[str, Tensor]]:
-        """Yield inputs and targets of so many *steps* from *step* on.
-
-        The first tensor of a batch has one row per sample. The rows of all batches are gathered
-        at once.
-        """
-        rows, size = self.rows(step, steps), self.batch_size
-        names = [TARGET_PREFIX + name for name in self.part.targets]
-        targets = [
-            split_rows(target.index_select(0, rows), size) for target in self.part.targets.values()
-        ]
-        inputs = self.part.features.take(rows).split_inputs(size)
-        for batch, *batch_targets in zip(inputs, *targets, strict=True):
-            batch.update(zip(names, batch_targets, strict=True))
-            yield batch
-
-
-class EpochBatches:
-    """One epoch of a `BatchStream`; can be iterated repeatedly and indexed by batch."""
-
-    def __init__(self, stream: BatchStream, epoch: int) -> None:
-        self._stream, self._epoch = stream, epoch
-
-    def __len__(self) -> int:
-        return self._stream.steps_per_epoch
-
-    def __getitem__(self, number: int) -> dict[str, Tensor]:
-        return next(self._stream.batches(self._epoch * len(self) + number, 1))
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        together = self._stream.batches_together
-        first = self._epoch * len(self)
-        for number in range(0, len(self), together):
-            yield from self._stream.batches(first + number, min(together, len(self) - number))
 
 
 class _EpochEvaluation:
@@ -261,9 +184,3 @@ class _CosineDecay(LRScheduler):
 def _cosine(steps: int, step: int) -> float:
     """Return the learning rate at *step* as a share of the initial one."""
     return 0.01 + 0.99 * 0.5 * (1.0 + math.cos(math.pi * min(step / steps, 1.0)))
-
-
-@lru_cache(maxsize=4)
-def _shuffle(seed: int, pass_number: int, count: int) -> Tensor:
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + pass_number) % 2**63)
-    return torch.randperm(count, generator=generator)

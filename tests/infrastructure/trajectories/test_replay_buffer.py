@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from infrastructure.agent_contract.transition import Transition
-from infrastructure.trajectories import BufferSnapshot, ReplayBuffer, ReplayBufferWriteError
+from infrastructure.trajectories import (
+    BufferSnapshot,
+    ReplayBuffer,
+    ReplayBufferWriteError,
+    replay_buffer,
+)
 
 
 def _transition(number, text=""):
@@ -281,3 +286,32 @@ def test_the_newest_are_read_without_the_segments_before_them(buffer, segment, s
     assert skips == []
     assert _numbers(newest) == []
     assert [path for path, _, _ in skips] == [segment]
+
+
+def test_a_long_segment_is_read_backwards_in_ranges(buffer, monkeypatch):
+    monkeypatch.setattr(replay_buffer, "_RANGE_BYTES", 700)
+    for number in range(50):
+        buffer.append(_transition(number, "x" * number))
+    buffer.close()
+    view = buffer.read()
+    assert _numbers(reversed(view)) == list(range(49, -1, -1))
+    assert _numbers(view) == list(range(50))
+
+
+def test_the_number_of_records_is_bounded_without_reading_them(buffer, segment):
+    buffer.close()
+    segment.write_bytes(segment.read_bytes().replace(b'"n":4', b'"n":5', 1))
+    buffer.append(_transition(10))
+    buffer.close()
+    view = buffer.read()
+    assert view.at_most() == 11
+    assert len(view) == 10
+    assert view.at_most() == 10
+
+
+def test_an_iteration_to_the_end_counts_the_transitions(buffer, segment):
+    buffer.close()
+    view = buffer.read()
+    assert len(list(view)) == 10
+    segment.unlink()
+    assert len(view) == 10

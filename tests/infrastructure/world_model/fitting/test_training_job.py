@@ -17,8 +17,8 @@ from infrastructure.world_model.fitting import (
     prepare_training_data,
     training_job,
 )
+from infrastructure.world_model.fitting.batches import BatchStream
 from infrastructure.world_model.fitting.scoring import selection_loss
-from infrastructure.world_model.fitting.training_job import BatchStream
 from infrastructure.world_model.networks import (
     EnsembleNetwork,
     NetworkShape,

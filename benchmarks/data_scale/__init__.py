@@ -1,0 +1,1 @@
+"""Training on many transitions: memory, speed of batches, time to encode and to compact."""
