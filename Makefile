@@ -7,7 +7,7 @@ SEED ?= 0
 SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: help run test test-long quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
+.PHONY: help run test test-long quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
@@ -85,7 +85,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(ALONE)
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model  ## All of the measurements below, in some six hours
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model  ## All of the measurements below, in some six hours
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -103,6 +103,9 @@ bench-fleet: $(STAMP)  ## Measure what training many small models in one step sa
 
 bench-run: $(STAMP)  ## Measure what a run costs besides learning, in ten minutes
 	$(BIN)/python -m benchmarks.run
+
+bench-data-scale: $(STAMP)  ## Measure a run on ten million transitions, in half an hour and 10 GB
+	$(BIN)/python -m benchmarks.data_scale
 
 bench-start: $(STAMP)  ## Measure the start of a run, cold and pre-warmed, in two minutes
 	$(BIN)/python -m benchmarks.start

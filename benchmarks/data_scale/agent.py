@@ -16,7 +16,7 @@ from infrastructure.world_model_agent import (
     WorldModelAgent,
 )
 
-GROUP_ROWS = 1000
+GROUP_ROWS = 200
 _LABELS = ("left", "stay", "right")
 
 

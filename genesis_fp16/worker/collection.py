@@ -13,6 +13,8 @@ from infrastructure.agent_contract import Agent, RunContext, Transition
 from infrastructure.decisions import take_in
 from infrastructure.files import json_text, read_json, write_atomically
 from infrastructure.trajectories import BufferSnapshot, BufferView, ReplayBuffer
+from infrastructure.trajectories.compaction import compact
+from infrastructure.trajectories.parquet_segments import ParquetError
 
 SNAPSHOT_FILE = "snapshot.json"  # in the run's folder
 _MOST_SNAPSHOT_BYTES = 1 << 26
@@ -69,6 +71,26 @@ class Collection:
         if view is None or view.snapshot != snapshot:
             view = self._views[folder] = self.buffer(folder).read(snapshot)
         return view
+
+    def compact(self, folder: Path, poll: Callable[[], object]) -> None:
+        """Move closed segments in *folder* to Parquet; if that fails they stay, with a warning.
+
+        Args:
+            poll: Called often; an exception that it raises ends the work, which changes nothing.
+        """
+        logger = self._context.logger
+        try:
+            done = compact(folder, poll)
+        except (OSError, ParquetError) as error:
+            logger.warning("replay_buffer_not_compacted", folder=str(folder), error=str(error))
+            return
+        if done is not None:
+            logger.info(
+                "replay_buffer_compacted",
+                segments=done.segments,
+                bytes_before=done.bytes_before,
+                bytes_after=done.bytes_after,
+            )
 
     def _earlier_snapshot(self) -> BufferSnapshot | None:
         """The snapshot that an earlier attempt has written; None if data must be collected.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from types import MappingProxyType
 from genesis_fp16.domain.run import Outcome
 from genesis_fp16.domain.run_spec import ProfileRequest, RunSpec, Task
 from genesis_fp16.plugins.agent_folder import write_preflight
-from genesis_fp16.worker.attempt import Attempt, Phases, begin_attempt
+from genesis_fp16.worker.attempt import Attempt, Phases, StoppedError, begin_attempt
 from genesis_fp16.worker.channel import CommandInbox, Emit, PacedEvents
 from genesis_fp16.worker.collection import check_type, repeated_snapshot
 from genesis_fp16.worker.config import loop_options, trainer_config
@@ -65,6 +66,10 @@ def train(attempt: Attempt) -> Outcome:
         return "stopped"
     if attempt.ranks.is_rank_zero and spec.repeats is None:
         _publish(attempt, job, result)
+        phases.activity = "compacting the replay buffer"
+        with suppress(StoppedError):  # the run is done in any case
+            folder = spec.agent_folder / "replay"
+            attempt.collection.compact(folder, attempt.idle_commands.execute)
     return "done"
 
 

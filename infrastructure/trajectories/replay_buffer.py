@@ -2,30 +2,45 @@
 
 Each writer owns its file, so that records of several writers never interleave, and appends each
 record by one ``write``, so that a killed writer leaves at most one torn record. Readers need no
-lock.
+lock. A writer's shared lock tells `compact` that its segment may grow; a segment that `compact` has
+moved to Parquet is read from there, under its name and with its offsets.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from infrastructure.agent_contract.transition import Transition
 from infrastructure.files import flush_folder
-from infrastructure.trajectories.record import RecordError, decode_record, encode_record
+from infrastructure.trajectories.parquet_segments import (
+    PARQUET_SUFFIX,
+    Compacted,
+    find_compacted,
+    hash_of_segment,
+    read_parquet_segment,
+    restored_lines,
+)
+from infrastructure.trajectories.record import encode_record
+from infrastructure.trajectories.segments import (
+    SEGMENT_SUFFIX,
+    OnSkip,
+    count_lines,
+    ranges_from_end,
+    read_segment,
+    whole_length,
+)
 
-_SUFFIX = ".jsonl"
-_TAIL_BYTES = 1 << 16
 _DIGEST_BYTES = 1 << 20  # read at once
-_RANGE_BYTES = 1 << 24  # decoded at once by those who read from the end on
-
-OnSkip = Callable[[Path, int, str], None]
-"""Receives each skipped record: file, position (byte offset or line number), reason."""
 
 
 class ReplayBufferWriteError(OSError):
@@ -114,6 +129,8 @@ class ReplayBuffer:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 self._descriptor = os.open(path, flags, 0o640)
                 self._segment = path
+                with suppress(OSError):  # a file system without locks: nothing is compacted there
+                    fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             written = os.write(self._descriptor, record)
         except OSError as error:
             raise ReplayBufferWriteError(path, error) from error
@@ -147,18 +164,23 @@ class ReplayBuffer:
     def snapshot(self) -> BufferSnapshot:
         """Return the lengths readable now; report torn last records and unreadable segments."""
         lengths = {}
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+        for path in sorted(self._folder.glob(f"*{SEGMENT_SUFFIX}")):
             try:
                 size = path.stat().st_size
-                whole = _whole_length(path, size)
+                whole = whole_length(path, size)
+            except FileNotFoundError:  # compacted meanwhile
+                continue
             except OSError as error:  # for example a file of another user
                 self._on_skip(path, 0, f"cannot be read: {error.strerror}")
                 continue
-            if whole < size:
-                self._on_skip(path, whole, "last record is incomplete: its writer was interrupted")
-            if whole:
-                lengths[path.name] = whole
-        return BufferSnapshot(lengths=lengths)
+            lengths[path.name] = self._whole(path, size, whole)
+        for name, (_, segment) in find_compacted(self._folder, self._on_skip).items():
+            if name not in lengths:
+                path = self._folder / name
+                lengths[name] = self._whole(path, segment.size, segment.whole)
+        return BufferSnapshot(
+            lengths={name: length for name, length in sorted(lengths.items()) if length}
+        )
 
     def read(self, snapshot: BufferSnapshot | None = None) -> BufferView:
         """Return the transitions of *snapshot*, or all that are readable now.
@@ -169,25 +191,59 @@ class ReplayBuffer:
         return BufferView(self._folder, snapshot or self.snapshot(), self._on_skip)
 
     def digest(self, snapshot: BufferSnapshot) -> str:
-        """SHA-256 of the segments of *snapshot*: their names, lengths and bytes, in order.
+        """SHA-256 of the segments of *snapshot*: of their names, lengths and hashes, in order.
 
         Raises:
             OSError: A segment cannot be read.
         """
         digest = hashlib.sha256()
         for name, length in sorted(snapshot.lengths.items()):
-            digest.update(f"{name} {length}\n".encode())
-            with (self._folder / name).open("rb") as file:
-                left = length
-                while left and (chunk := file.read(min(left, _DIGEST_BYTES))):
-                    digest.update(chunk)
-                    left -= len(chunk)
+            try:
+                own = _hash_of_file(self._folder / name, length)
+            except FileNotFoundError:
+                own = hash_of_segment(*self._compacted(name), length)
+            digest.update(f"{name} {length} {own}\n".encode())
         return digest.hexdigest()
 
+    def copy_segment(self, name: str, length: int, target: BinaryIO) -> int:
+        """Write the first *length* bytes of the segment *name* to *target*, as they were recorded.
+
+        Returns:
+            Number of bytes written; fewer if the segment is shorter.
+
+        Raises:
+            OSError: The segment cannot be read, or *target* not be written.
+        """
+        try:
+            with (self._folder / name).open("rb") as file:
+                return _copy(iter(partial(file.read, _DIGEST_BYTES), b""), length, target)
+        except FileNotFoundError:
+            return _copy(restored_lines(*self._compacted(name)), length, target)
+
+    def _compacted(self, name: str) -> Compacted:
+        """The Parquet file with the segment *name*.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        found = find_compacted(self._folder, self._on_skip)
+        if name not in found:
+            path = self._folder / name
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return found[name]
+
+    def _whole(self, path: Path, size: int, whole: int) -> int:
+        """Report the incomplete last record of a segment, if it has one; return *whole*."""
+        if whole < size:
+            self._on_skip(path, whole, "last record is incomplete: its writer was interrupted")
+        return whole
+
     def _next_segment(self) -> Path:
-        numbers = [path.name.partition("-")[0] for path in self._folder.glob(f"*{_SUFFIX}")]
+        suffixes = (SEGMENT_SUFFIX, PARQUET_SUFFIX)
+        segments = [path for suffix in suffixes for path in self._folder.glob(f"*{suffix}")]
+        numbers = [path.name.partition("-")[0] for path in segments]
         number = 1 + max((int(text) for text in numbers if text.isdecimal()), default=0)
-        return self._folder / f"{number:08d}-{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+        return self._folder / f"{number:08d}-{os.getpid()}-{secrets.token_hex(4)}{SEGMENT_SUFFIX}"
 
 
 class BufferView:
@@ -200,6 +256,7 @@ class BufferView:
         self._folder = folder
         self._on_skip = on_skip
         self._length: int | None = None
+        self._compacted: dict[str, Compacted] | None = None
         self.snapshot = snapshot
 
     def __iter__(self) -> Iterator[Transition]:
@@ -213,10 +270,9 @@ class BufferView:
         """Yield the transitions from the newest on; what is not reached is not read."""
         count = 0
         for name, length in sorted(self.snapshot.lengths.items(), reverse=True):
-            for start, end in _ranges_from_end(self._folder / name, length):
-                together = [*self._read_segment(name, end, self._on_skip, start)]
-                count += len(together)
-                yield from reversed(together)
+            for transition in self._read_backwards(name, length):
+                count += 1
+                yield transition
         self._length = count
 
     def __len__(self) -> int:
@@ -229,80 +285,76 @@ class BufferView:
         """Number of records, readable or not; much faster than to read them."""
         if self._length is not None:
             return self._length
-        segments = self.snapshot.lengths.items()
-        return sum(_count_lines(self._folder / name, length) for name, length in segments)
+        count = 0
+        for name, length in self.snapshot.lengths.items():
+            try:
+                count += count_lines(self._folder / name, length)
+            except FileNotFoundError:
+                found = self._find(name)
+                count += found[1].rows if found else 0
+            except OSError:  # reported where it is read
+                continue
+        return count
 
     def _transitions(self, on_skip: OnSkip) -> Iterator[Transition]:
         for name, length in sorted(self.snapshot.lengths.items()):
-            yield from self._read_segment(name, length, on_skip)
+            path = self._folder / name
+            try:
+                yield from read_segment(path, 0, length, on_skip)
+            except FileNotFoundError as error:
+                yield from self._read_compacted(name, length, on_skip, error)
 
-    def _read_segment(
-        self, name: str, length: int, on_skip: OnSkip, start: int = 0
-    ) -> Iterator[Transition]:
-        path, offset = self._folder / name, start
+    def _read_backwards(self, name: str, length: int) -> Iterator[Transition]:
+        path = self._folder / name
         try:
-            with path.open("rb") as file:
-                file.seek(start)
-                while offset < length and (line := file.readline()):
-                    transition = _decode(line.rstrip(b"\n"), path, offset, on_skip)
-                    offset += len(line)
-                    if transition is not None:
-                        yield transition
+            for start, end in ranges_from_end(path, length):
+                yield from reversed([*read_segment(path, start, end, self._on_skip)])
+        except FileNotFoundError as error:
+            yield from self._read_compacted(name, length, self._on_skip, error, newest_first=True)
         except OSError as error:
-            on_skip(path, offset, f"cannot be read: {error.strerror}")
-            return
-        if offset < length:
-            on_skip(path, offset, f"{length - offset} bytes are missing since the snapshot")
+            self._on_skip(path, 0, f"cannot be read: {error.strerror}")
+
+    def _read_compacted(
+        self,
+        name: str,
+        length: int,
+        on_skip: OnSkip,
+        missing: FileNotFoundError,
+        *,
+        newest_first: bool = False,
+    ) -> Iterator[Transition]:
+        """Read a segment that is not a file of its own."""
+        found = self._find(name)
+        if found is None:
+            on_skip(self._folder / name, 0, f"cannot be read: {missing.strerror}")
+        else:
+            yield from read_parquet_segment(*found, length, on_skip, newest_first=newest_first)
+
+    def _find(self, name: str) -> Compacted | None:
+        """The Parquet file with the segment *name*."""
+        if self._compacted is None or name not in self._compacted:  # perhaps compacted since
+            self._compacted = find_compacted(self._folder, _ignore)
+        return self._compacted.get(name)
 
 
 def _ignore(_path: Path, _offset: int, _reason: str) -> None:
     """Default callback: do not report."""
 
 
-def _decode(line: bytes, path: Path, offset: int, on_skip: OnSkip) -> Transition | None:
-    try:
-        return decode_record(line)
-    except RecordError as error:
-        on_skip(path, offset, str(error))
-        return None
-
-
-def _ranges_from_end(path: Path, length: int) -> Iterator[tuple[int, int]]:
-    """Cut the first *length* bytes into ranges of whole lines, the last range first."""
-    end = length
-    while end > _RANGE_BYTES:
-        try:
-            start = _whole_length(path, end - _RANGE_BYTES)
-        except OSError:  # reported where it is read
+def _copy(chunks: Iterator[bytes], length: int, target: BinaryIO) -> int:
+    copied = 0
+    for chunk in chunks:
+        copied += target.write(chunk[: length - copied])
+        if copied == length:
             break
-        yield start, end
-        end = start
-    if end or not length:
-        yield 0, end
+    return copied
 
 
-def _count_lines(path: Path, length: int) -> int:
-    """Number of lines in the first *length* bytes; 0 if they cannot be read."""
-    count = 0
-    try:
-        with path.open("rb") as file:
-            while length and (chunk := file.read(min(length, _DIGEST_BYTES))):
-                count += chunk.count(b"\n")
-                length -= len(chunk)
-    except OSError:  # reported where it is read
-        pass
-    return count
-
-
-def _whole_length(path: Path, size: int) -> int:
-    """Return the length up to and including the last newline in the first *size* bytes."""
+def _hash_of_file(path: Path, length: int) -> str:
+    """SHA-256 of the first *length* bytes."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        end = size
-        while end > 0:
-            start = max(0, end - _TAIL_BYTES)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                return start + newline + 1
-            end = start
-    return 0
+        while length and (chunk := file.read(min(length, _DIGEST_BYTES))):
+            digest.update(chunk)
+            length -= len(chunk)
+    return digest.hexdigest()

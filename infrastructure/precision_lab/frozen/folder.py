@@ -24,6 +24,7 @@ from infrastructure.precision_lab.frozen.manifest import (
     read_manifest,
 )
 from infrastructure.training.tensor_files import TensorFileError, read_tensors, write_tensors
+from infrastructure.trajectories import ReplayBuffer
 
 _PARTS = ("weights", "batches", "data")
 _BATCH_DTYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.uint8}
@@ -67,17 +68,16 @@ class FrozenWriter:
         self._dtypes[name] = {key: _type_name(tensor) for key, tensor in kept.items()}
         return name
 
-    def copy_file(self, name: str, source: Path, length: int) -> None:
-        """Copy the first *length* bytes of *source* to the file *name*.
+    def copy_segment(self, name: str, buffer: ReplayBuffer, segment: str, length: int) -> None:
+        """Copy the first *length* bytes of a *segment* of *buffer* to the file *name*.
 
         Raises:
-            OSError: The disk refuses, or *source* is shorter.
+            OSError: The disk refuses, or the segment is shorter.
         """
-        with source.open("rb") as read, atomic_file(self.path / name) as file:
-            content = read.read(length)
-            if len(content) < length:
-                raise OSError(f"{source} has {len(content)} bytes, {length} were recorded")
-            file.write(content)
+        with atomic_file(self.path / name) as file:
+            copied = buffer.copy_segment(segment, length, file)
+            if copied < length:
+                raise OSError(f"{segment} has {copied} bytes, {length} were recorded")
         self._files[name] = hash_file(self.path / name)
 
     def finish(

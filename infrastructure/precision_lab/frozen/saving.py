@@ -16,6 +16,7 @@ from infrastructure.precision_lab.experiments import PolicyExperiment, WorldMode
 from infrastructure.precision_lab.frozen.folder import FrozenWriter
 from infrastructure.precision_lab.frozen.manifest import AgentSource, Manifest, PolicyDetails
 from infrastructure.precision_lab.heads import RewardModel, same_weights
+from infrastructure.trajectories import ReplayBuffer
 
 
 def save_policy_experiment(
@@ -71,15 +72,15 @@ def save_world_model_experiment(
     """Write *experiment*, and the transitions that its job was built from, to the folder *path*.
 
     Args:
-        transitions: Folder of the replay buffer; the lengths in *agent* are copied of its files.
+        transitions: Folder of the replay buffer; the lengths in *agent* are copied of its segments.
 
     Raises:
         FrozenError: The folder is not empty.
         OSError: The disk refuses, or a file of the replay buffer cannot be read.
     """
-    writer = FrozenWriter(path)
+    writer, buffer = FrozenWriter(path), ReplayBuffer(transitions)
     for name, length in agent.transitions.items():
-        writer.copy_file(f"data/{name}", transitions / name, length)
+        writer.copy_segment(f"data/{name}", buffer, name, length)
     return _save(
         path,
         experiment.models,

@@ -17,7 +17,7 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
-from infrastructure.trajectories.replay_buffer import OnSkip
+from infrastructure.trajectories.segments import OnSkip
 
 SUCCESS_SCORE = 0.7
 """Score from which Genesis itself counts a result as a success."""

@@ -18,7 +18,7 @@ from infrastructure.trajectories.genesis_records.records import (
     outcome_spec,
     read_lines,
 )
-from infrastructure.trajectories.replay_buffer import OnSkip
+from infrastructure.trajectories.segments import OnSkip
 
 SPEC = outcome_spec(
     observation={

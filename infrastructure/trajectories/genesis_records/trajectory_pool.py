@@ -17,7 +17,7 @@ from infrastructure.trajectories.genesis_records.records import (
     outcome_spec,
     read_document,
 )
-from infrastructure.trajectories.replay_buffer import OnSkip
+from infrastructure.trajectories.segments import OnSkip
 
 OPERATORS = ("baseline", "revision", "recombination", "refinement")
 

@@ -210,7 +210,7 @@ class MappedRows:
         column, position = self._columns[name], 0
         count = sum(end - start for start, end in spans)
         copied = buffers.take(name, column, count)
-        target = memoryview(copied).cast("B") if count else memoryview(b"")
+        target = copied.data.cast("B") if count else memoryview(b"")
         row_bytes = column.nbytes // max(1, column.count)
         with (self._folder / column.file).open("rb", buffering=0) as file:
             for start, end in spans:

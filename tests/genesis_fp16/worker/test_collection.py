@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.decisions import DecisionLog
 from infrastructure.events.event import BaseEvent, Progress
+from infrastructure.trajectories import ReplayBuffer
 
 Collect = Callable[..., Collection]
 
@@ -141,3 +143,40 @@ def test_decisions_that_cannot_be_read_cost_this_run_them_alone(
         made = collection(Agent(2))
         assert len(made.read(folder, made.snapshot(folder))) == 2
     assert [line["event"] for line in logs] == ["decisions_not_taken_in"]
+
+
+def test_closed_segments_are_compacted_after_a_run(collection: Collect, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="installed with the extra dev")
+    folder = tmp_path / "replay"
+    text = "x" * (1 << 21)
+    for number in range(20):
+        with closing(ReplayBuffer(folder)) as buffer:
+            observation = {"text": text, "number": float(number)}
+            buffer.append(Transition(group="g", observation=observation, action={}))
+    before = list(iter(ReplayBuffer(folder).read()))
+    with capture_logs() as logs:
+        collection(Agent(0)).compact(folder, lambda: None)
+        collection(Agent(0)).compact(folder, lambda: None)
+    (entry,) = logs
+    assert entry["event"] == "replay_buffer_compacted"
+    assert entry["segments"] == 20
+    assert entry["bytes_after"] < entry["bytes_before"] / 20
+    assert [path.suffix for path in folder.iterdir()] == [".parquet"]
+    assert list(iter(ReplayBuffer(folder).read())) == before
+
+
+def test_a_compaction_that_fails_is_a_warning(collection: Collect, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="installed with the extra dev")
+    with closing(ReplayBuffer(tmp_path / "replay")) as buffer:
+        observation = {"text": "x" * (1 << 26)}
+        buffer.append(Transition(group="g", observation=observation, action={}))
+
+    def poll() -> None:
+        raise OSError("the disk is full")
+
+    with capture_logs() as logs:
+        collection(Agent(0)).compact(tmp_path / "replay", poll)
+    (entry,) = logs
+    assert entry["event"] == "replay_buffer_not_compacted"
+    assert entry["error"] == "the disk is full"
+    assert [path.suffix for path in (tmp_path / "replay").iterdir()] == [".jsonl"]

@@ -15,7 +15,7 @@ from infrastructure.trajectories import (
     BufferSnapshot,
     ReplayBuffer,
     ReplayBufferWriteError,
-    replay_buffer,
+    segments,
 )
 
 
@@ -289,7 +289,7 @@ def test_the_newest_are_read_without_the_segments_before_them(buffer, segment, s
 
 
 def test_a_long_segment_is_read_backwards_in_ranges(buffer, monkeypatch):
-    monkeypatch.setattr(replay_buffer, "_RANGE_BYTES", 700)
+    monkeypatch.setattr(segments, "_RANGE_BYTES", 700)
     for number in range(50):
         buffer.append(_transition(number, "x" * number))
     buffer.close()
