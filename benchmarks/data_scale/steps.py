@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,14 +18,15 @@ import torch
 from benchmarks.data_scale.agent import SyntheticAgent, generate
 from benchmarks.run.subjects import CPU, PRECISION, loop_options, make_context
 from infrastructure.agent_contract import EvaluationReport
+from infrastructure.agent_contract.run_context import ROWS_FOLDER
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import train
 from infrastructure.trajectories import ReplayBuffer
+from infrastructure.trajectories.compaction import compact
 from infrastructure.world_model.fitting.batches import Batches, BatchStream, MappedBatches
 from infrastructure.world_model.fitting.large_data import LargeDataSource, prepare_large_data
 from infrastructure.world_model.fitting.training_data import TrainingData
 
-_NO_LIMIT = 1 << 62
 _BATCH = 256
 _ROUNDS = 7
 Measured = dict[str, float]
@@ -47,6 +50,9 @@ def run(home: Path, rows: int, steps: int = 500) -> Measured:
     view = ReplayBuffer(context.agent_folder / "replay").read()
     job = agent.build_job(context, view)
     encoded, encoding_peak = time.perf_counter(), _peak()
+    kept = context.run_folder / ROWS_FOLDER  # a decision removes it
+    if kept.is_dir():
+        shutil.copytree(kept, home / "rows", copy_function=os.link)
     result = train(
         job,
         device=CPU,
@@ -75,9 +81,31 @@ def run(home: Path, rows: int, steps: int = 500) -> Measured:
     }
 
 
+def compact_all(home: Path, rows: int) -> Measured:
+    """Move a copy of the segments to Parquet, and read it."""
+    replay, copied = home / "synthetic" / "replay", home / "compacted" / "replay"
+    shutil.copytree(replay, copied, copy_function=os.link)
+    begun, before = time.perf_counter(), 0
+    size = sum(path.stat().st_size for path in copied.iterdir())
+    while (done := compact(copied, smallest=0, largest=1 << 40)) is not None:
+        before += done.bytes_before
+    compacted = time.perf_counter()
+    parquet = sum(path.stat().st_size for path in copied.iterdir())
+    read = sum(1 for _ in ReplayBuffer(copied).read())
+    if (before, read) != (size, rows):
+        raise RuntimeError(f"{before} of {size} bytes were compacted, {read} rows are left")
+    return {
+        "rows_per_second": rows / (compacted - begun),
+        "read_rows_per_second": rows / (time.perf_counter() - compacted),
+        "json_bytes_per_row": size / rows,
+        "parquet_bytes_per_row": parquet / rows,
+    }
+
+
 def reopen(home: Path, rows: int) -> Measured:
-    """Encode for the next measurement, then open the encoded rows as a further attempt does."""
-    _prepare(home, rows)
+    """Open the encoded rows as a further attempt does; few rows are encoded first."""
+    if not (home / "rows").is_dir():
+        _prepare(home, rows)
     begun = time.perf_counter()
     _prepare(home, rows)
     return {"seconds": time.perf_counter() - begun}
@@ -118,6 +146,7 @@ STEPS: Mapping[str, Callable[[Path, int], Measured]] = {
     "run": run,
     "reopen": reopen,
     "speed": speed,
+    "compact": compact_all,
 }
 
 
@@ -130,7 +159,7 @@ def measure(step: str, home: Path, rows: int) -> Measured:
 def _prepare(home: Path, rows: int) -> TrainingData:
     spec = SyntheticAgent(rows, 1).spec()
     view = ReplayBuffer(home / "synthetic" / "replay").read()
-    source = LargeDataSource(transitions=view, newest=_NO_LIMIT)
+    source = LargeDataSource(transitions=view, newest=rows)
     return prepare_large_data(spec, source, home / "rows")[0]
 
 

@@ -396,7 +396,7 @@ def _rows(table: Table) -> Iterator[tuple[int, Transition | bytes]]:
 
 
 def _part_rows(table: Table, part: str, kinds: Mapping[str, str]) -> list[dict[str, FieldValue]]:
-    """Fields of each row; a null is no field."""
+    """Fields of each row; a null stands for a field that the record lacks."""
     if not kinds:
         return [{} for _ in range(table.num_rows)]
     names = list(kinds)

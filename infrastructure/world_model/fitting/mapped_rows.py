@@ -45,7 +45,7 @@ class ColumnFile:
     Attributes:
         file: Name of the file.
         dtype: Type of its numbers, as numpy names it.
-        width: Numbers in a row; None for one that is no vector.
+        width: Numbers in a row; None if the rows are not vectors.
         count: Number of rows, or of tokens.
     """
 
