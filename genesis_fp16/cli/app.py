@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 import genesis_fp16
-from genesis_fp16.cli import agents, config, daemon, executors, lab, models, precision, runs
+from genesis_fp16.cli import (
+    agents,
+    config,
+    daemon,
+    executors,
+    lab,
+    minari,
+    models,
+    precision,
+    runs,
+)
 from genesis_fp16.cli.arguments import check_utf8
 from genesis_fp16.cli.attach import attach, detach
 from genesis_fp16.cli.doctor import doctor
@@ -44,6 +54,7 @@ app.add_typer(precision.app, name="precision")
 app.add_typer(executors.app, name="executors")
 app.add_typer(config.app, name="config")
 app.add_typer(lab.app, name="lab")
+app.add_typer(minari.app, name="minari")
 
 
 def main() -> None:

@@ -47,6 +47,29 @@ def sequences(transitions: Iterable[Transition], fields: Sequence[str]) -> list[
     return found
 
 
+def stream_sequences(
+    transitions: Iterable[Transition], fields: Sequence[str]
+) -> Iterator[list[Transition]]:
+    """Yield what `sequences` returns, each once it has ended, in bounded memory.
+
+    A sequence of a group that `OPEN_GROUPS` others have followed counts as ended.
+    """
+    newest: dict[str, list[Transition]] = {}
+    for row in transitions:
+        sequence = newest.pop(row.group, [])
+        if sequence and not _continues(sequence[-1], row, fields):
+            yield sequence
+            sequence = []
+        sequence.append(row)
+        if row.terminated:
+            yield sequence
+            continue
+        newest[row.group] = sequence  # moves to the end
+        if len(newest) > OPEN_GROUPS:
+            yield newest.pop(next(iter(newest)))
+    yield from newest.values()
+
+
 def with_history(spec: TransitionSpec, transitions: Iterable[Transition]) -> list[Transition]:
     """Add the earlier fields that ``spec.history`` declares, sequence by sequence.
 
