@@ -6,7 +6,6 @@ work meanwhile, or not need them.
 
 from __future__ import annotations
 
-import gc
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Reversible, Sequence
@@ -31,6 +30,7 @@ from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.run_context import ROWS_FOLDER
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
+from infrastructure.trajectories.collector import collector_paused
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -235,19 +235,10 @@ class WorldModelAgent(ABC):
 
 
 def _read_newest(transitions: RecordedTransitions, count: int) -> Sequence[Transition]:
-    """The last *count* of *transitions*, in the order in which they were recorded.
-
-    Python's collector of cycles is paused: it would search the new objects over and over, a third
-    of the time, and they form no cycles.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    """The last *count* of *transitions*, in the order in which they were recorded."""
+    with collector_paused():
         if not isinstance(transitions, Reversible):
             return deque(transitions, maxlen=count)
         newest = list(islice(reversed(transitions), count))
-    finally:
-        if collects:
-            gc.enable()
     newest.reverse()
     return newest

@@ -24,6 +24,7 @@ from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.files import flush_folder, read_json, write_atomically
 from infrastructure.trajectories import BufferView, Part, ReplayBuffer
+from infrastructure.trajectories.collector import collector_paused
 from infrastructure.trajectories.encoding import FeatureEncoder, TargetCodec
 from infrastructure.trajectories.history import stream_history
 from infrastructure.trajectories.schema import spec_to_json
@@ -94,7 +95,7 @@ def prepare_large_data(
     """
     key = _key(spec, source)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f".{folder.name}.lock")):
+    with FileLock(folder.with_name(f".{folder.name}.lock")), collector_paused():
         reason = ""
         if folder.exists():
             try:
