@@ -8,6 +8,7 @@ Shapes: N rows, T text tokens over all rows.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import math
 import os
@@ -28,7 +29,10 @@ from infrastructure.trajectories.encoding import Features, Tokens
 
 _DENSE = "dense"
 _TARGET = "target."
-_ENDS, _BUCKETS = ".ends", ".buckets"
+_ENDS = ".ends"
+_PER_TOKEN = tuple(
+    each.name for each in dataclasses.fields(Tokens) if each.name not in ("lengths", "shares")
+)
 
 Span = tuple[int, int]
 """First row, and the one after the last."""
@@ -101,7 +105,10 @@ class RowWriter:
             ends_N = self._tokens.get(key, 0) + tokens.lengths.cumsum(0)
             self._tokens[key] = int(ends_N[-1])
             self._write(f"{key}{_ENDS}", ends_N.numpy())
-            self._write(f"{key}{_BUCKETS}", tokens.buckets.numpy().astype(np.int32))
+            for name in _PER_TOKEN:
+                column_T = getattr(tokens, name).numpy()
+                is_whole = column_T.dtype.kind == "i"  # numbers of buckets: 4 bytes are enough
+                self._write(f"{key}.{name}", column_T.astype(np.int32) if is_whole else column_T)
         for name, target in targets.items():
             self._write(f"{_TARGET}{name}", target.numpy())
 
@@ -200,9 +207,12 @@ class MappedRows:
             own = np.array(ends[start:end])
             lengths.append(np.diff(own, prepend=before))
             token_spans.append((before, int(own[-1])))
+        columns = {name: self._read(f"{key}.{name}", token_spans, buffers) for name in _PER_TOKEN}
         return Tokens(
-            buckets=self._read(f"{key}{_BUCKETS}", token_spans, buffers).long(),
             lengths=torch.from_numpy(np.concatenate(lengths)),
+            **{
+                n: each.long() if each.dtype == torch.int32 else each for n, each in columns.items()
+            },
         )
 
     def _read(self, name: str, spans: Sequence[Span], buffers: ReadBuffers) -> Tensor:
