@@ -161,13 +161,15 @@ class _Shapes:
         self.part = part
         self.fields: dict[str, _Shape] = {}
 
-    def add(self, values: Mapping[str, FieldValue]) -> None:
+    def add(self, values: Mapping[str, FieldValue | None]) -> None:
         if self.fields and values.keys() != self.fields.keys():
             raise MinariError(
                 f"every {self.part} needs the same fields, next_observation included: "
                 f"{sorted(self.fields)} and {sorted(values)} were recorded"
             )
         for name, value in values.items():
+            if value is None:
+                raise MinariError(f"{self.part} {name!r} is missing, which Minari does not allow")
             self._add(name, value)
 
     def _add(self, name: str, value: FieldValue) -> None:
@@ -201,7 +203,7 @@ class _Shapes:
                 found[name] = spaces.Box(-np.inf, np.inf, size, np.float64)
         return found[self.part] if self._is_plain else spaces.Dict(self._named(found))
 
-    def column(self, rows: Sequence[Mapping[str, FieldValue]]) -> object:
+    def column(self, rows: Sequence[Mapping[str, FieldValue | None]]) -> object:
         """Values of *rows* in the form of `space`."""
         columns = {
             name: [row[name] for row in rows]

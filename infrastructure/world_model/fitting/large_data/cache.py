@@ -25,12 +25,14 @@ from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.files import flush_folder, read_json, write_atomically
 from infrastructure.trajectories import BufferView, Part, ReplayBuffer
 from infrastructure.trajectories.collector import collector_paused
+from infrastructure.trajectories.data_checks import Finding
 from infrastructure.trajectories.encoding import FeatureEncoder, TargetCodec
 from infrastructure.trajectories.history import stream_history
 from infrastructure.trajectories.schema import spec_to_json
 from infrastructure.world_model.fitting.large_data.survey import (
+    PartOf,
     SampleSizes,
-    part_of_recent,
+    part_function,
     survey,
 )
 from infrastructure.world_model.fitting.mapped_rows import (
@@ -44,7 +46,6 @@ from infrastructure.world_model.fitting.training_data import (
     UsabilityCheck,
     data_part,
     fit_encoders,
-    require_enough,
 )
 
 IN_MEMORY_ROWS = 200_000
@@ -82,7 +83,8 @@ def prepare_large_data(
     """Encode the training rows of *source* into *folder*, unless an earlier call has.
 
     Statistics, vocabularies and the linear model are fitted on a sample of the training rows;
-    calibration and test data are samples of whole groups. Processes that share *folder* take turns.
+    calibration and test data are samples of whole groups. The samples are checked as other data.
+    Processes that share *folder* take turns.
 
     Returns:
         The data, and the reason why an existing folder was not used; empty if it was, or none
@@ -112,11 +114,12 @@ def _build(spec: TransitionSpec, source: LargeDataSource, key: str, folder: Path
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     temporary.mkdir()
     try:
-        found = survey(spec, _read(spec, source), source.split_seed, source.sizes)
-        require_enough(found.training_rows, found.held_out_groups, found.unusable)
-        encoder, codec = fit_encoders(spec, found.samples["train"])
+        part_of_group = part_function(spec, lambda: _read(spec, source), source.split_seed)
+        found = survey(spec, _read(spec, source), part_of_group, source.sizes)
+        findings = found.check(spec)
+        encoder, codec = fit_encoders(spec, [row for _, row in found.samples["train"]])
         with RowWriter(temporary) as writer:
-            for rows in _together(_training_rows(spec, source, found.transitions)):
+            for rows in _together(_training_rows(spec, source, part_of_group, found.transitions)):
                 writer.append(
                     encoder.encode_transitions(rows),
                     codec.encode(codec.outcomes(rows)),
@@ -124,7 +127,7 @@ def _build(spec: TransitionSpec, source: LargeDataSource, key: str, folder: Path
             columns = writer.finish()
         for part, sample in found.samples.items():
             with closing(ReplayBuffer(temporary / part)) as buffer:
-                for transition in sample:
+                for _, transition in sample:
                     buffer.append(transition)
         body = {
             "key": key,
@@ -133,6 +136,7 @@ def _build(spec: TransitionSpec, source: LargeDataSource, key: str, folder: Path
             "codec": codec.to_json(),
             "samples": {part: len(sample) for part, sample in found.samples.items()},
             "unusable": dict(found.unusable),
+            "findings": [asdict(finding) for finding in findings],
         }
         text = json.dumps(body)
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -169,6 +173,10 @@ def _open(spec: TransitionSpec, key: str, folder: Path) -> TrainingData:
             for part, rows in samples.items()
         },
         unusable=body["unusable"],
+        findings=[
+            Finding(**{**finding, "fields": tuple(finding["fields"])})
+            for finding in body["findings"]
+        ],
         mapped=mapped,
     )
 
@@ -212,12 +220,12 @@ def _read(
 
 
 def _training_rows(
-    spec: TransitionSpec, source: LargeDataSource, total: int
+    spec: TransitionSpec, source: LargeDataSource, part_of_group: PartOf, total: int
 ) -> Iterator[Transition]:
     """The usable training transitions, once more."""
     usable = UsabilityCheck(spec).usable(_read(spec, source, total))
     for transition in chain.from_iterable(usable):
-        if part_of_recent(transition.group, source.split_seed) == "train":
+        if part_of_group(transition.group) == "train":
             yield transition
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import random
 import signal
@@ -10,7 +11,7 @@ import torch
 
 from infrastructure.agent_contract.agent import InsufficientDataError
 from infrastructure.agent_contract.transition import Box, Transition, TransitionSpec
-from infrastructure.trajectories import ReplayBuffer, split_by_group
+from infrastructure.trajectories import ReplayBuffer, split_rows
 from infrastructure.trajectories.history import with_history
 from infrastructure.trajectories.schema import spec_to_json
 from infrastructure.world_model.fitting.large_data import LargeDataSource, prepare_large_data
@@ -39,8 +40,8 @@ def prepare(tmp_path, spec):
     return prepare
 
 
-def _training_rows(transitions):
-    rows = split_by_group([row.group for row in transitions])["train"]
+def _training_rows(transitions, split="group"):
+    rows = split_rows(split, [row.group for row in transitions])["train"]
     return [transitions[row] for row in rows]
 
 
@@ -68,7 +69,7 @@ def test_all_training_rows_are_encoded_as_in_memory(buffer, prepare):
 def test_the_held_out_parts_are_whole_groups_of_their_part(buffer, prepare):
     data, _ = prepare(buffer.read(), sizes=SampleSizes(train=300, held_out=60))
     every = list(buffer.read())
-    rows = split_by_group([row.group for row in every])
+    rows = split_rows("group", [row.group for row in every])
     for part in ("calibration", "test"):
         recorded = [every[row] for row in rows[part]]
         kept = data.parts[part].transitions
@@ -81,7 +82,7 @@ def test_the_held_out_parts_are_whole_groups_of_their_part(buffer, prepare):
 def test_a_sample_that_is_large_enough_has_everything(buffer, prepare):
     data, _ = prepare(buffer.read(), sizes=SampleSizes(train=1000, held_out=10_000))
     every = list(buffer.read())
-    for part, rows in split_by_group([row.group for row in every]).items():
+    for part, rows in split_rows("group", [row.group for row in every]).items():
         kept = data.parts[part].transitions
         assert sorted(map(repr, kept)) == sorted(repr(every[row]) for row in rows)
 
@@ -171,6 +172,26 @@ def test_unusable_transitions_are_counted_once(buffer, prepare):
     data, _ = prepare(buffer.read())
     assert list(data.unusable.values()) == [7]
     assert "7 transitions are excluded" in " ".join(data.describe_exclusions())
+
+
+def test_a_split_by_time_is_that_in_memory(buffer, prepare, spec):
+    spec = dataclasses.replace(spec, split="time")
+    data, _ = prepare(buffer.read(), spec=spec)
+    expected = _training_rows(list(buffer.read()), "time")
+    wanted = data.encoder.encode_transitions(expected)
+    assert torch.equal(_all(data.mapped)[0].dense, wanted.dense)
+
+
+def test_doubtful_data_is_found_in_every_attempt(buffer, prepare, record):
+    with closing(buffer):
+        for row in record(groups=20, rows=10, seed=0):
+            buffer.append(dataclasses.replace(row, group=f"copy of {row.group}"))
+    everything = SampleSizes(train=10_000, held_out=10_000)
+    first, _ = prepare(buffer.read(), sizes=everything)
+    second, reason = prepare(buffer.read(), sizes=everything)
+    assert reason == ""
+    assert [finding.kind for finding in first.findings] == ["duplicates"]
+    assert list(second.findings) == list(first.findings)
 
 
 def test_a_history_is_the_same_as_in_memory(tmp_path, prepare):
