@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import grp
 import http.client
 import os
 import platform
@@ -21,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 import genesis_fp16
 from genesis_fp16.daemon.api_tokens import TokenError, open_tokens
 from genesis_fp16.daemon.known_agents import known_agents
+from genesis_fp16.daemon.prediction import check_predictor_tokens
 from genesis_fp16.domain.moments import moment
 from genesis_fp16.executors.check import check_executor
 from genesis_fp16.executors.choice import NO_USE_OF_URL, REMEDY_OF_URL
@@ -92,6 +94,7 @@ def run_checks(
     results += [
         check_port(settings),
         check_api(settings),
+        check_predictor(settings),
         check_device(settings),
         *check_engine(settings),
     ]
@@ -369,6 +372,33 @@ def check_api(settings: Settings) -> CheckResult:
         observed, verdict = f"{observed}, without encryption", "warn"
         remedy = "put a proxy with TLS before it, or listen on loopback"
     return CheckResult("control api", verdict, observed, remedy)
+
+
+def check_predictor(settings: Settings) -> CheckResult:
+    """Whether running agents may ask as the settings say: token on TCP, group of the socket."""
+    name, group, home = "predictor", settings.predict_group, settings.home.absolute()
+    if not settings.predictor:
+        return CheckResult(name, "ok", "off")
+    try:
+        check_predictor_tokens(settings)
+    except TokenError as error:
+        what, _, remedy = str(error).partition(": ")
+        return CheckResult(name, "fail", what, remedy)
+    if group:
+        remedy = f"chgrp {group} {home}; chmod 710 {home}"
+        try:
+            status, wanted = home.stat(), grp.getgrnam(group).gr_gid
+        except KeyError:
+            remedy = "name an existing group in GENESIS_PREDICT_GROUP"
+            return CheckResult(name, "fail", f"there is no group {group}", remedy)
+        except OSError:
+            return CheckResult(name, "ok", f"for the group {group}; {home} does not exist yet")
+        if status.st_gid != wanted or not status.st_mode & stat.S_IXGRP:
+            return CheckResult(name, "warn", f"the group {group} may not enter {home}", remedy)
+    observed = "on its Unix socket"
+    if settings.predict_port is not None:
+        observed += f" and on {settings.predict_host}:{settings.predict_port}"
+    return CheckResult(name, "ok", observed)
 
 
 def _answers(host: str, port: int) -> bool:

@@ -20,7 +20,7 @@ import genesis_fp16
 from genesis_fp16.daemon.control import ControlApi, reserve_address
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.log import configure_logging, log_ignored_settings
-from genesis_fp16.daemon.prediction import PredictionService
+from genesis_fp16.daemon.prediction import PredictionService, check_predictor_tokens
 from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunLoop, open_store
@@ -65,6 +65,7 @@ def serve(settings: Settings) -> None:
     configure_logging(settings)
     check_not_shadowed()
     check_standby(settings)
+    check_predictor_tokens(settings)
     log.info(
         "daemon_started",
         version=genesis_fp16.__version__,

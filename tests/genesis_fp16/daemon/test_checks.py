@@ -1,5 +1,6 @@
 """Each check, on a real home, a real port and real plugins."""
 
+import grp
 import os
 import socket
 import sqlite3
@@ -21,6 +22,7 @@ from genesis_fp16.daemon.checks import (
     check_lock,
     check_plugins,
     check_port,
+    check_predictor,
     check_settings,
     run_checks,
 )
@@ -87,7 +89,8 @@ def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -
     assert [finding for finding in everything if finding.verdict != "ok"] == []
     assert set(results) == {
         *("versions", "library", "settings", "home", "access", "disk", "database", "lock"),
-        *("metrics port", "control api", "executor", "device", "plugin", "command", "files"),
+        *("metrics port", "control api", "predictor", "executor", "device", "plugin"),
+        *("command", "files"),
     }
     assert "resolves to FP32" in results["device"][0].found
 
@@ -314,6 +317,30 @@ def test_the_control_api(folder: Path, changes: dict, verdict: str, shown: str) 
     (folder / "open").write_text("ann " + "y" * 16)
     (folder / "open").chmod(0o644)
     result = check_api(Settings(**changes))
+    assert result.verdict == verdict
+    assert shown in result.found
+    assert bool(result.remedy) == (verdict != "ok")
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode", "verdict", "shown"),
+    [
+        ({"predictor": False}, 0o700, "ok", "off"),
+        ({}, 0o700, "ok", "on its Unix socket"),
+        ({"predict_port": 9, "api_token": "x" * 16}, 0o700, "ok", "127.0.0.1:9"),
+        ({"predict_port": 9}, 0o700, "fail", "127.0.0.1:9"),
+        ({"predict_group": "no-such-group"}, 0o700, "fail", "no group"),
+        ({"predict_group": "own"}, 0o700, "warn", "may not enter"),
+        ({"predict_group": "own"}, 0o710, "ok", "on its Unix socket"),
+    ],
+)
+def test_the_predictor(tmp_path: Path, changes: dict, mode: int, verdict: str, shown: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(mode)
+    if changes.get("predict_group") == "own":
+        changes = {"predict_group": grp.getgrgid(home.stat().st_gid).gr_name}
+    result = check_predictor(Settings(home=home, **changes))
     assert result.verdict == verdict
     assert shown in result.found
     assert bool(result.remedy) == (verdict != "ok")
