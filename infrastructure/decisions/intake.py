@@ -21,6 +21,7 @@ from infrastructure.decisions.log import read_record, read_records, segments
 from infrastructure.decisions.records import DamagedLineError, LogRecord, Place
 from infrastructure.files import JsonFileError, atomic_file, read_model, write_model
 from infrastructure.trajectories.record import encode_record, parse_transition
+from infrastructure.trajectories.segments import next_number
 
 STATE_FILE = "taken-in.json"  # beside the segments
 DECISION_KEY = "decision"
@@ -204,6 +205,4 @@ def _segment_of(replay: Path, generation: int) -> Path:
     ending = f"-decisions-{generation:08d}.jsonl"
     for path in replay.glob(f"*{ending}"):
         return path
-    numbers = [path.name.partition("-")[0] for path in replay.glob("*.jsonl")]
-    number = 1 + max((int(text) for text in numbers if text.isdecimal()), default=0)
-    return replay / f"{number:08d}{ending}"
+    return replay / f"{next_number(replay):08d}{ending}"

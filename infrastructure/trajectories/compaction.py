@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,18 +12,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from infrastructure.files import flush_folder
-from infrastructure.trajectories.parquet_segments import (
-    PARQUET_SUFFIX,
-    find_compacted,
-    write_parquet,
-)
-from infrastructure.trajectories.segments import SEGMENT_SUFFIX
+from infrastructure.trajectories.parquet_segments import find_compacted, write_parquet
+from infrastructure.trajectories.segments import PARQUET_SUFFIX, SEGMENT_SUFFIX
 
 SMALLEST_BYTES = 1 << 25
 """Fewer bytes of closed segments stay as they are, and pyarrow is not imported."""
 
 LARGEST_BYTES = 1 << 28
 """Most bytes that one call compacts, and that a segment may have to be compacted."""
+
+_OF_A_BUFFER = re.compile(rf"\d+-\d+-[0-9a-f]{{8}}{re.escape(SEGMENT_SUFFIX)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +49,8 @@ def compact(
 
     The Parquet file appears complete, and is checked to restore each segment byte for byte, before
     the segments are removed. A process that is killed at any point loses nothing; the next call
-    removes what it left. Segments that a writer has open are left alone. Readers may be at work.
+    removes what it left. Segments that a `ReplayBuffer` has open, and those that other
+    programs write whole, are left alone. Readers may be at work.
 
     Args:
         poll: Called often; an exception that it raises ends the work, and changes nothing.
@@ -68,6 +68,8 @@ def compact(
     with ExitStack() as stack:
         chosen, total = list[Path](), 0
         for path in sorted(folder.glob(f"*{SEGMENT_SUFFIX}")):
+            if not _OF_A_BUFFER.fullmatch(path.name):
+                continue
             size = path.stat().st_size
             if size > largest or not stack.enter_context(_closed(path)):
                 continue

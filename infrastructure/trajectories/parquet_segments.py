@@ -22,12 +22,11 @@ from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.agent_contract.transition import FieldValue, Transition
 from infrastructure.files import atomic_file
 from infrastructure.trajectories.record import RecordError, decode_record, encode_record
-from infrastructure.trajectories.segments import OnSkip, decode_line
+from infrastructure.trajectories.segments import PARQUET_SUFFIX, OnSkip, decode_line
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, DataType, Table
 
-PARQUET_SUFFIX = ".parquet"
 _GROUP_ROWS = 1 << 15
 _METADATA, _KINDS_KEY = b"genesis.segments", b"genesis.kinds"
 _PARTS = ("observation", "action", "next_observation", "info")

@@ -23,7 +23,6 @@ from typing import BinaryIO
 from infrastructure.agent_contract.transition import Transition
 from infrastructure.files import flush_folder
 from infrastructure.trajectories.parquet_segments import (
-    PARQUET_SUFFIX,
     Compacted,
     find_compacted,
     hash_of_segment,
@@ -35,6 +34,7 @@ from infrastructure.trajectories.segments import (
     SEGMENT_SUFFIX,
     OnSkip,
     count_lines,
+    next_number,
     ranges_from_end,
     read_segment,
     whole_length,
@@ -239,10 +239,7 @@ class ReplayBuffer:
         return whole
 
     def _next_segment(self) -> Path:
-        suffixes = (SEGMENT_SUFFIX, PARQUET_SUFFIX)
-        segments = [path for suffix in suffixes for path in self._folder.glob(f"*{suffix}")]
-        numbers = [path.name.partition("-")[0] for path in segments]
-        number = 1 + max((int(text) for text in numbers if text.isdecimal()), default=0)
+        number = next_number(self._folder)
         return self._folder / f"{number:08d}-{os.getpid()}-{secrets.token_hex(4)}{SEGMENT_SUFFIX}"
 
 

@@ -9,12 +9,21 @@ from infrastructure.agent_contract.transition import Transition
 from infrastructure.trajectories.record import RecordError, decode_record
 
 SEGMENT_SUFFIX = ".jsonl"
+PARQUET_SUFFIX = ".parquet"
 _TAIL_BYTES = 1 << 16
 _COUNTED_BYTES = 1 << 20  # read at once
 _RANGE_BYTES = 1 << 24  # decoded at once by those who read from the end on
 
 OnSkip = Callable[[Path, int, str], None]
 """Receives each skipped record: file, position (byte offset or line number), reason."""
+
+
+def next_number(folder: Path) -> int:
+    """Return the number of a new segment, with which its name begins: one above all others."""
+    suffixes = (SEGMENT_SUFFIX, PARQUET_SUFFIX)
+    segments = [path for suffix in suffixes for path in folder.glob(f"*{suffix}")]
+    numbers = [path.name.partition("-")[0] for path in segments]
+    return 1 + max((int(text) for text in numbers if text.isdecimal()), default=0)
 
 
 def read_segment(path: Path, start: int, end: int, on_skip: OnSkip) -> Iterator[Transition]:

@@ -152,6 +152,16 @@ def test_an_open_segment_stays(folder):
     assert _compact(folder).segments == 1
 
 
+def test_segments_of_other_programs_stay(folder):
+    """They are replaced whole, without a lock."""
+    first = min(folder.iterdir())
+    first.rename(first.with_name("00000001-decisions-00000001.jsonl"))
+    before = _state(folder)
+    assert _compact(folder).segments == 2
+    assert len(list(folder.glob("*.jsonl"))) == 1
+    assert _state(folder) == before
+
+
 def test_too_little_and_too_much_stay(folder):
     assert compact(folder) is None
     sizes = sorted(path.stat().st_size for path in folder.iterdir())
