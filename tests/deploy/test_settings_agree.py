@@ -15,6 +15,7 @@ from genesis_fp16.settings import (
     load_settings,
     variable_name,
 )
+from genesis_fp16.settings.genesis_names import CLIENT_NAMES
 
 NAME = re.compile(r"\b((?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9])\b")
 FIELDS = "|".join(AgentSettings.model_fields).upper()
@@ -59,7 +60,7 @@ def test_everything_deployed_and_its_manual_name_settings_that_exist(root: Path)
     files = [path for path in (root / "deploy").rglob("*") if path.suffix in suffixes]
     files += [root / "Dockerfile", root / "deploy/lab/Dockerfile", *(root / "docs").rglob("*.md")]
     files += root.glob("*.sh")
-    known = {*VARIABLES, ENV_FILE_VARIABLE}
+    known = {*VARIABLES, ENV_FILE_VARIABLE, *CLIENT_NAMES}
     unknown = {
         f"{path.relative_to(root)}: {name}"
         for path in files
