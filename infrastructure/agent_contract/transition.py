@@ -46,9 +46,13 @@ class Text:
     Attributes:
         buckets: Maximum number of features of its words, and of pieces of its words, that a model
             knows. Specifications that differ in it alone are equal.
+        embedding: Local embedding model whose vectors are inputs, too: a folder in the format of
+            model2vec, or ``PACKAGE:FOLDER`` for a folder in an installed package. Needs the extra
+            ``text``; nothing is downloaded. Empty for none.
     """
 
     buckets: int = field(default=65536, compare=False)
+    embedding: str = ""
 
     def __post_init__(self) -> None:
         if self.buckets < 2:

@@ -233,7 +233,8 @@ def _field_to_json(field: FieldType) -> dict[str, object]:
         return {"type": "box", "shape": list(field.shape), "delta": field.delta}
     if isinstance(field, Discrete):
         return {"type": "discrete", "values": list(field.values)}
-    return {"type": "text", "buckets": field.buckets}
+    embedding = {"embedding": field.embedding} if field.embedding else {}
+    return {"type": "text", "buckets": field.buckets, **embedding}
 
 
 def _field_from_json(value: Mapping[str, object]) -> FieldType:
@@ -242,5 +243,7 @@ def _field_from_json(value: Mapping[str, object]) -> FieldType:
     if value["type"] == "discrete":
         return Discrete(values=tuple(cast("list[str]", value["values"])))
     if value["type"] == "text":
-        return Text(buckets=cast(int, value["buckets"]))
+        return Text(
+            buckets=cast(int, value["buckets"]), embedding=cast(str, value.get("embedding", ""))
+        )
     raise ValueError(f"a field must be of type box, discrete or text, got {value['type']!r}")

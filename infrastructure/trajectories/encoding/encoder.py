@@ -32,8 +32,14 @@ from infrastructure.trajectories.column_checks import inputs_fit
 from infrastructure.trajectories.encoding.features import Features, Tokens
 from infrastructure.trajectories.encoding.hashed_texts import hashed_tokens
 from infrastructure.trajectories.encoding.quantile_bins import QuantileBins
+from infrastructure.trajectories.encoding.sentence_embedding import FittedEmbedding
 from infrastructure.trajectories.encoding.standardiser import Numbers, Standardiser
-from infrastructure.trajectories.encoding.text_column import RecentTexts, TextColumn, TextRows
+from infrastructure.trajectories.encoding.text_column import (
+    EncodedTexts,
+    RecentTexts,
+    TextColumn,
+    TextRows,
+)
 from infrastructure.trajectories.schema import Values, input_problem, is_missing, labels_of
 
 MIN_TABLE_ROWS = 8
@@ -80,12 +86,14 @@ class Learned:
             gaps; of a `Box`, by dimension.
         texts: Vocabularies of each `Text` field.
         bins: Bins of scalar `Box` fields of the observation that are not predicted, by key.
+        embeddings: Embedding models of `Text` fields that have one, by key.
     """
 
     shares: Mapping[str, Sequence[float]]
     gaps: Mapping[str, Sequence[bool]]
     texts: Mapping[str, TextColumn]
     bins: Mapping[str, QuantileBins]
+    embeddings: Mapping[str, FittedEmbedding]
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Learned:
@@ -96,11 +104,13 @@ class Learned:
         """
         texts = cast(Mapping[str, Mapping[str, object]], value["texts"])
         bins = cast(Mapping[str, Mapping[str, object]], value["bins"])
+        embeddings = cast(Mapping[str, Mapping[str, object]], value.get("embeddings", {}))
         return cls(
             shares=dict(cast(Mapping[str, Sequence[float]], value["shares"])),
             gaps=dict(cast(Mapping[str, Sequence[bool]], value["gaps"])),
             texts={key: TextColumn.from_json(each) for key, each in texts.items()},
             bins={key: QuantileBins.from_json(each) for key, each in bins.items()},
+            embeddings={key: FittedEmbedding.from_json(each) for key, each in embeddings.items()},
         )
 
 
@@ -138,7 +148,7 @@ class FeatureEncoder:
         self._standardisers = dict(standardisers)
         self._seen = {key: tuple(flags) for key, flags in seen.items()}
         self._unseen = {key: ~torch.tensor(flags) for key, flags in self._seen.items()}
-        known = learned or Learned(shares={}, gaps={}, texts={}, bins={})
+        known = learned or Learned(shares={}, gaps={}, texts={}, bins={}, embeddings={})
         self._shrinks_unknown = learned is None
         self._shares, self._gaps, self._bins = known.shares, known.gaps, known.bins
         self.constant = tuple(constant)
@@ -147,6 +157,9 @@ class FeatureEncoder:
         self._recent = {
             key: RecentTexts(column, blank_is_known=key in self._gaps)
             for key, column in self._texts.items()
+        }
+        self._embeddings = {
+            key: embedding for key, embedding in known.embeddings.items() if key in fields
         }
         self._buckets = {
             key: _checked_buckets(key, field, buckets[key])
@@ -184,7 +197,7 @@ class FeatureEncoder:
         """Return the encoder, and the hashed texts of each field that varied."""
         standardisers, seen, shares, constant = {}, {}, {}, list[str]()
         gaps, columns, texts = dict[str, list[bool]](), dict[str, TextColumn](), {}
-        bins = dict[str, QuantileBins]()
+        bins, embeddings = dict[str, QuantileBins](), dict[str, FittedEmbedding]()
         unpredicted = _unpredicted_numbers(spec)
         for key, field, values in _columns(spec, observations, actions):
             if isinstance(field, Box):
@@ -208,6 +221,8 @@ class FeatureEncoder:
                 texts[key] = rows = TextRows.of(values)
                 gaps[key] = [_is_gap(rows.is_blank_D[rows.place_N.numpy()])]
                 columns[key] = TextColumn.fit(rows, field.buckets)
+                if field.embedding:
+                    embeddings[key] = FittedEmbedding.fit(field.embedding, values)
                 varies = len(rows.is_missing_D) > 1 and len(columns[key].vocabulary) > 0
             if not varies and not any(gaps[key]):
                 constant.append(key)
@@ -222,6 +237,7 @@ class FeatureEncoder:
                 gaps={key: marks for key, marks in gaps.items() if any(marks)},
                 texts=columns,
                 bins=bins,
+                embeddings=embeddings,
             ),
         )
         return encoder, texts
@@ -237,6 +253,7 @@ class FeatureEncoder:
             elif isinstance(field, Discrete) and key not in self.constant:
                 width += len(field.values) + 1
             width += sum(self._gaps.get(key, ()))
+            width += self._embeddings[key].width if key in self._embeddings else 0
         return width
 
     @property
@@ -345,15 +362,11 @@ class FeatureEncoder:
                 flags.add(key, IS_UNKNOWN, known.lengths == 0)
                 tokens[key] = known.with_shares(rows_of_tables[key])
             else:
-                if key in texts:
-                    column, is_gap = self._texts[key], key in self._gaps
-                    encoded = column.encode(texts[key], blank_is_known=is_gap)
-                else:
-                    encoded = self._recent[key].encode(values)
-                dense += self._encode_blanks(key, encoded.flags_N4, flags)
+                encoded, columns = self._encode_texts(key, values, texts.get(key), flags)
                 words = encoded.words.first(EMBEDDED_FEATURES)
                 linear[key] = encoded.tokens
                 tokens[key] = words.with_shares(rows_of_tables[key])
+                dense += columns
         return Features(
             dense=torch.cat(dense, dim=1),
             texts=tokens,
@@ -399,6 +412,23 @@ class FeatureEncoder:
             labels_NL = torch.where(unknown_N[:, None], torch.tensor(self._shares[key]), labels_NL)
         return [labels_NL]
 
+    def _encode_texts(
+        self, key: str, values: Sequence[object], rows: TextRows | None, flags: _Flags
+    ) -> tuple[EncodedTexts, list[Tensor]]:
+        """Texts, and their dense columns: marks of gaps, then vectors.
+
+        Args:
+            rows: The texts, if they are hashed already.
+        """
+        if rows is None:
+            encoded = self._recent[key].encode(values)
+        else:
+            encoded = self._texts[key].encode(rows, blank_is_known=key in self._gaps)
+        columns = self._encode_blanks(key, encoded.flags_N4, flags)
+        if key in self._embeddings:
+            columns.append(self._embeddings[key].apply(values))
+        return encoded, columns
+
     def _encode_blanks(self, key: str, flags_N4: NDArray[np.bool_], flags: _Flags) -> list[Tensor]:
         """Mark of texts that are missing or blank, if that was learned; and flags of a text."""
         is_gap = key in self._gaps
@@ -431,6 +461,7 @@ class FeatureEncoder:
                 "gaps": {key: list(marks) for key, marks in self._gaps.items()},
                 "texts": {key: column.to_json() for key, column in self._texts.items()},
                 "bins": {key: bins.to_json() for key, bins in self._bins.items()},
+                "embeddings": {key: each.to_json() for key, each in self._embeddings.items()},
             }
         return saved
 
