@@ -21,9 +21,10 @@ SPEC = TransitionSpec(observation=FIELDS, action={}, targets={"y": Box()})
 
 def _encoder(*, gaps):
     generator, rows = random.Random(0), []
-    for number in range(60):
+    for number in range(1200):
         x = [generator.gauss(3, 2), generator.gauss(0, 1), 1.0]
-        row = {"x": x, "kind": "ab"[number % 2], "tail": 1.0 / (1 + number) ** 4, "still": 5.0}
+        tail = generator.gauss(0, 1) ** 7
+        row = {"x": x, "kind": "ab"[number % 2], "tail": tail, "still": 5.0}
         row["mode"] = ("on", "off")[number % 3 == 0]
         if gaps and number % 6 == 0:
             row |= {"x": [x[0], None, 1.0], "kind": None}
@@ -49,6 +50,7 @@ NUMBER = st.none() | st.floats(-1e6, 1e6)
 )
 def test_columns_are_encoded_as_recorded_values_are(gaps, row):
     encoder, layout = ENCODERS[gaps], Layout("observation", FIELDS)
+    assert encoder.bins("observation.tail") is not None
     expected = encoder.encode([row], [{}])
     columns, raw_NX = ColumnEncoding.of(encoder, layout), layout.read([row], gaps=True)
     assert columns.width == encoder.dense_width
