@@ -77,7 +77,7 @@ class SentenceEmbedding:
             raise EmbeddingError(name, f"{error.name} is not installed: {INSTALL}") from error
         try:
             self._model = cast(_Model, StaticModel.from_pretrained(folder, force_download=False))
-        except Exception as error:  # of a damaged file: whatever three libraries raise
+        except Exception as error:  # three libraries read the files, and each has its own
             raise EmbeddingError(name, f"{folder} holds no model of model2vec: {error}") from error
         self.width = int(self._model.dim)
 
