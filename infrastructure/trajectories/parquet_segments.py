@@ -81,11 +81,16 @@ def segments_in(path: Path) -> dict[str, ParquetSegment]:
     import pyarrow as pa
 
     try:
-        metadata = parquet.read_metadata(path).metadata or {}
+        described_file = parquet.read_metadata(path)
+        metadata, rows = described_file.metadata or {}, described_file.num_rows
         described = json.loads(metadata[_METADATA])
-        return {each["name"]: ParquetSegment(**each) for each in described}
+        found = {each["name"]: ParquetSegment(**each) for each in described}
+        described_rows = sum(segment.rows for segment in found.values())
     except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise ParquetError(f"{path} does not describe segments: {error!r}") from error
+    if described_rows != rows:
+        raise ParquetError(f"{path} describes {described_rows} rows, but has {rows}")
+    return found
 
 
 def find_compacted(folder: Path, on_skip: OnSkip) -> dict[str, Compacted]:
@@ -140,8 +145,7 @@ def read_parquet_segment(
     """
     name = path.with_name(segment.name)
     try:
-        for batch in _batches(path, segment, newest_first=newest_first):
-            rows = list(_rows(batch))
+        for rows in _row_groups(path, segment, newest_first=newest_first):
             for offset, row in reversed(rows) if newest_first else rows:
                 if offset >= length:
                     continue
@@ -160,8 +164,8 @@ def restored_lines(path: Path, segment: ParquetSegment) -> Iterator[bytes]:
     Raises:
         OSError: The file cannot be read.
     """
-    for batch in _batches(path, segment):
-        for _, row in _rows(batch):
+    for rows in _row_groups(path, segment):
+        for _, row in rows:
             yield row if isinstance(row, bytes) else encode_record(row)
 
 
@@ -368,9 +372,33 @@ def _batches(path: Path, segment: ParquetSegment, *, newest_first: bool = False)
         raise OSError(f"{path} is damaged: {error}") from error
 
 
+def _row_groups(
+    path: Path, segment: ParquetSegment, *, newest_first: bool = False
+) -> Iterator[list[tuple[int, Transition | bytes]]]:
+    """Yield the rows of *segment* group by group; see `_rows`.
+
+    Parquet has no checksum of its schema: damage shows when the columns are read.
+
+    Raises:
+        OSError: The file cannot be read, or is damaged.
+        MisconfiguredError: pyarrow is not installed.
+    """
+    for batch in _batches(path, segment, newest_first=newest_first):
+        try:
+            rows = list(_rows(batch))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise OSError(f"{path} is damaged: {error!r}") from error
+        yield rows
+
+
 def _rows(table: Table) -> Iterator[tuple[int, Transition | bytes]]:
-    """Yield offset and transition of each row of an Arrow table; the line where it is raw."""
+    """Yield offset and transition of each row of an Arrow table; the line where it is raw.
+
+    Raises:
+        AttributeError, LookupError, TypeError, ValueError: The schema is damaged.
+    """
     kinds = json.loads(table.schema.metadata[_KINDS_KEY])
+    _check_types(table, kinds)
     own = {name: table[name].to_pylist() for name in ("raw", "offset", *_OWN)}
     parts = {part: _part_rows(table, part, kinds[part]) for part in _PARTS}
     columns = zip(*own.values(), *parts.values(), strict=True)
@@ -392,6 +420,23 @@ def _rows(table: Table) -> Iterator[tuple[int, Transition | bytes]]:
                 info=info,
             ),
         )
+
+
+def _check_types(table: Table, kinds: Mapping[str, Mapping[str, str]]) -> None:
+    """Check the types of the columns, which damage may change.
+
+    Raises:
+        TypeError: A column is of another type than `_Columns.table` made it.
+    """
+    import pyarrow as pa
+
+    wanted = {"raw": pa.binary(), "offset": pa.int64()}
+    wanted |= {name: pa.type_for_alias(alias) for name, alias in _OWN.items()}
+    for part in _PARTS:
+        wanted |= {f"{part}.{name}": _arrow_type(kind) for name, kind in kinds[part].items()}
+    for name, arrow in wanted.items():
+        if table[name].type != arrow:
+            raise TypeError(f"column {name} holds {table[name].type}, expected {arrow}")
 
 
 def _part_rows(table: Table, part: str, kinds: Mapping[str, str]) -> list[dict[str, FieldValue]]:

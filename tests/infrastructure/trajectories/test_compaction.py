@@ -201,6 +201,28 @@ def test_a_damaged_parquet_file_is_told(folder):
     assert "cannot be read" in skips[0][2]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (b"action.up", b"action.ud", "damaged"),
+        (b'"name": "string"', b'"name": "sprint"', "damaged"),
+        (b'"action": {', b'"action" {:', "damaged"),
+        (b'"rows": 40,', b'"rows": 30,', "rows"),
+    ],
+)
+def test_a_damaged_description_is_told(folder, before, after, told):
+    """Parquet has no checksum of its footer."""
+    _compact(folder)
+    (path,) = folder.iterdir()
+    content = path.read_bytes()
+    assert before in content
+    path.write_bytes(content.replace(before, after))
+    skips = []
+    buffer = ReplayBuffer(folder, on_skip=lambda *skip: skips.append(skip))
+    assert list(iter(buffer.read())) == list(reversed(buffer.read())) == []
+    assert any(told in reason for _, _, reason in skips)
+
+
 def test_without_pyarrow_parquet_is_refused_with_the_remedy(folder, monkeypatch):
     buffer = ReplayBuffer(folder)
     assert len(buffer.read()) == 119
