@@ -17,6 +17,7 @@ from infrastructure.world_model.planning.rollouts import imagine
 from infrastructure.world_model.planning.settings import PlanSettings
 
 _TIE = 1e-9  # share of the scores' range by which equal plans are told apart at random
+_MOST_ROWS = 1 << 13  # imagined at once: bounds the memory, and the time between looks at the clock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +56,7 @@ def beam_search(
         candidates: Actions to choose from, as one step of K rows.
         generator: CPU generator that decides between equal plans.
         previous: Choices that are kept in the beam as long as they last.
-        in_time: Asked before each step but the first; the search ends at False.
+        in_time: Asked often after the first step; at False the search ends with the last whole one.
     """
     count = candidates.raw.shape[-2]
     state_MWX = state_X.expand(dynamics.members, 1, -1)
@@ -64,26 +65,36 @@ def beam_search(
     parents, choices = list[Tensor](), list[Tensor]()
     kept = 0  # where `previous` is in the beam
     evaluations, cut = 0, False
-    for step in range(horizon):
-        if step and not in_time():
-            cut = True
-            break
-        width = state_MWX.shape[1]
-        rows = width * count
-        actions = candidates.take(torch.arange(count).repeat(width))
+
+    def extend(rows_N: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Returns, states and lives of extended plans; *rows_N* counts through the candidates."""
+        parents_N, actions = rows_N // count, candidates.take(rows_N % count)
         imagined = imagine(
             dynamics,
-            state_MWX.repeat_interleave(count, dim=1),
+            state_MWX[:, parents_N],
             actions,
-            alive_MN=None if alive_MW is None else alive_MW.repeat_interleave(count, dim=1),
+            alive_MN=None if alive_MW is None else alive_MW[:, parents_N],
         )
         if imagined is None:
             raise RuntimeError("nothing ends a step")
-        evaluations += rows
         reward_MN = step_rewards(dynamics, imagined, actions, settings)[0]
-        return_MN = return_MW.repeat_interleave(count, dim=1)
-        return_MN = return_MN + settings.discount**step * reward_MN
-        score_N = Scores.of(return_MN, settings.penalty).score
+        return_MN = return_MW[:, parents_N] + settings.discount**step * reward_MN
+        alive_MN = None if imagined.alive is None else imagined.alive[-1]
+        return return_MN, imagined.states[-1], alive_MN
+
+    for step in range(horizon):
+        rows = state_MWX.shape[1] * count
+        returns = list[Tensor]()
+        for rows_N in torch.arange(rows).split(_MOST_ROWS):
+            if step and not in_time():
+                cut = True
+                break
+            return_MN, state_MNX, alive_MN = extend(rows_N, step)
+            returns.append(return_MN)
+        if cut:
+            break
+        evaluations += rows
+        score_N = Scores.of(torch.cat(returns, dim=1), settings.penalty).score
         best_W = _best(score_N, min(settings.beam_width, rows), generator)
         if step < len(previous):
             wanted = kept * count + previous[step]
@@ -92,9 +103,12 @@ def beam_search(
             best_W[kept] = wanted
         parents.append(best_W // count)
         choices.append(best_W % count)
-        state_MWX = imagined.states[-1][:, best_W]
-        return_MW = return_MN[:, best_W]
-        alive_MW = None if imagined.alive is None else imagined.alive[-1][:, best_W]
+        chosen_W = best_W
+        if len(returns) > 1:  # the states of all would not fit into memory
+            return_MN, state_MNX, alive_MN = extend(best_W, step)
+            chosen_W = torch.arange(len(best_W))
+        state_MWX, return_MW = state_MNX[:, chosen_W], return_MN[:, chosen_W]
+        alive_MW = None if alive_MN is None else alive_MN[:, chosen_W]
     scores = Scores.of(return_MW, settings.penalty)
     best = int(scores.score.argmax())
     path, row = list[int](), best
@@ -112,7 +126,10 @@ def beam_search(
 
 def _best(score_N: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Rows with the highest scores, best first; equal ones in random order."""
-    finite_N = score_N.clamp(min=-1e300)
-    span = (finite_N.max() - finite_N.min()).clamp(min=1e-12)
     jitter_N = torch.rand(len(score_N), generator=generator, dtype=torch.float64)
-    return (finite_N + _TIE * span * jitter_N).topk(count).indices
+    finite_N = score_N.isfinite()
+    if not bool(finite_N.any()):
+        return jitter_N.topk(count).indices
+    # What is forbidden, by a reward of minus infinity, says nothing about ties of the others.
+    span = (score_N[finite_N].max() - score_N[finite_N].min()).clamp(min=1e-12)
+    return (score_N + _TIE * span * jitter_N).topk(count).indices

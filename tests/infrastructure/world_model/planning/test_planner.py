@@ -1,8 +1,9 @@
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infrastructure.world_model.planning import Planner, PlanSettings
+from infrastructure.world_model.planning import Planner, PlanSettings, beam
 
 START = {"x": (0.0, 0.0)}
 BOUNDS = {"push": (-1.0, 1.0)}
@@ -79,6 +80,50 @@ def test_a_deadline_returns_the_best_so_far(request, model):
     assert plan.cut
     assert plan.actions
     assert plan.evaluations > 0
+
+
+def test_a_deadline_is_kept_within_a_step_over_many_candidates(maze, monkeypatch):
+    monkeypatch.setattr(beam, "_MOST_ROWS", 8)
+    ticks = iter(range(1000))
+    planner = Planner(
+        maze.fitted_model,
+        3,
+        PlanSettings(candidates=[{"go": "left"}] * 20),
+        reward="reward",
+        clock=lambda: float(next(ticks)),
+    )
+    plan = planner.plan({"room": "a"}, deadline=10.0)  # the second step has 400 rows
+    assert plan.cut
+    assert len(plan.actions) == 1
+    assert next(ticks) < 14
+
+
+def test_steps_in_parts_find_the_same_plan(maze, line, monkeypatch):
+    pushes = PlanSettings(candidates=[{"push": 0.1 * number} for number in range(8)])
+    plans = [(maze, {"room": "a"}, PlanSettings()), (line, START, pushes)]
+    whole = [model.plan(start, 3, chosen) for model, start, chosen in plans]
+    monkeypatch.setattr(beam, "_MOST_ROWS", 3)
+    parts = [model.plan(start, 3, chosen) for model, start, chosen in plans]
+    for one, other in zip(whole, parts, strict=True):
+        assert one.actions == other.actions
+        assert one.expected_return == pytest.approx(other.expected_return, abs=1e-5)
+
+
+def test_what_a_reward_forbids_does_not_hide_the_order_of_the_rest(line):
+    """A beam of one is greedy: the best that is allowed comes first at each step."""
+
+    def reward(_, action, __):
+        push = action["push"]
+        return torch.where(push > 0.9, -torch.inf, push)
+
+    for seed in range(5):
+        chosen = PlanSettings(
+            candidates=[{"push": 0.25 * number} for number in range(5)],
+            reward=reward,
+            beam_width=1,
+        )
+        plan = line.plan(START, 2, chosen, seed=seed)
+        assert plan.actions == [{"push": 0.75}] * 2
 
 
 @pytest.mark.parametrize(
