@@ -7,6 +7,7 @@ other spaces have one field, ``observation`` or ``action``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -23,11 +24,14 @@ from infrastructure.trajectories.history import stream_sequences
 
 if TYPE_CHECKING:
     from gymnasium import Space
+    from minari import MinariDataset
 
 MOST_NUMBERS = 4096
 """Numbers that a field may have; an image has more."""
 
 _EPISODES_TOGETHER = 256
+_VERSIONED = re.compile(r"-v\d+$")
+_MOST_LABELS = (1 << 63) - 1  # a `Discrete` space counts in int64
 
 
 class MinariError(ValueError):
@@ -53,7 +57,7 @@ def read_minari(dataset: str) -> Iterator[Transition]:
         raise MinariError(
             f"cannot read the data set {dataset!r} ({error}): download it by minari download"
         ) from error
-    for episode in data.iterate_episodes():
+    for episode in _episodes(data, dataset):
         group = f"{data.spec.dataset_id}#{episode.id}"
         observations = _rows("observation", episode.observations, len(episode) + 1)
         actions = _rows("action", episode.actions, len(episode))
@@ -84,9 +88,12 @@ def write_minari(dataset: str, transitions: Iterable[Transition]) -> int:
 
     Raises:
         MisconfiguredError: minari is not installed.
-        MinariError: There are none, their fields differ, or the data set exists.
+        MinariError: There are none, their fields differ or cannot be stored, or the data set
+            exists or has no version.
     """
     minari = _minari()
+    if not _VERSIONED.search(dataset):
+        raise MinariError(f"the data set {dataset!r} needs a version at its end, such as -v0")
     observation, action = _Shapes("observation"), _Shapes("action")
     for transition in transitions:
         observation.add(transition.observation)
@@ -94,6 +101,7 @@ def write_minari(dataset: str, transitions: Iterable[Transition]) -> int:
         action.add(transition.action)
     if not observation.fields:
         raise MinariError("there are no transitions to write: let the agent collect some")
+    spaces = {"observation_space": observation.space(), "action_space": action.space()}
     names = list(observation.fields)
     episodes = (
         _episode(number, sequence, observation, action)
@@ -106,15 +114,30 @@ def write_minari(dataset: str, transitions: Iterable[Transition]) -> int:
             data.update_dataset_from_buffer(together)
             continue
         try:
-            data = minari.create_dataset_from_buffers(
-                dataset,
-                together,
-                observation_space=observation.space(),
-                action_space=action.space(),
-            )
-        except ValueError as error:
+            data = minari.create_dataset_from_buffers(dataset, together, **spaces)
+        except (TypeError, ValueError) as error:
             raise MinariError(f"cannot write the data set {dataset!r}: {error}") from error
     return count
+
+
+def _episodes(data: MinariDataset, dataset: str) -> Iterator[Any]:
+    """Yield the episodes of a data set; its files are read here.
+
+    Raises:
+        MinariError: A file is damaged.
+    """
+    episodes = iter(data.iterate_episodes())
+    while True:
+        try:
+            episode = next(episodes)
+        except StopIteration:
+            return
+        except (LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise MinariError(
+                f"cannot read the data set {dataset!r}, which is damaged ({error}): download it "
+                "again"
+            ) from error
+        yield episode
 
 
 def _rows(name: str, values: object, count: int) -> list[dict[str, FieldValue]]:
@@ -197,6 +220,11 @@ class _Shapes:
                 characters = "".join(sorted(shape.characters)) or " "
                 found[name] = spaces.Text(shape.longest, min_length=0, charset=characters)
             elif shape.kind is int:
+                if max(shape.high, -shape.low, shape.high - shape.low + 1) > _MOST_LABELS:
+                    raise MinariError(
+                        f"{self.part} {name!r} has whole numbers from {shape.low} to {shape.high}, "
+                        "too many for Minari: record them as floats"
+                    )
                 found[name] = spaces.Discrete(shape.high - shape.low + 1, start=shape.low)
             else:
                 size = () if shape.width is None else (shape.width,)
@@ -218,8 +246,23 @@ class _Shapes:
         return list(self.fields) == [self.part]
 
     def _named(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns without the prefix that `_rows` gives their names."""
-        return {name.removeprefix(f"{self.part}."): column for name, column in columns.items()}
+        """The columns without the prefix that `_rows` gives their names.
+
+        Raises:
+            MinariError: Two have one name then, or a name cannot be one of an HDF5 file.
+        """
+        named = {name.removeprefix(f"{self.part}."): column for name, column in columns.items()}
+        if len(named) < len(columns):
+            raise MinariError(
+                f"two fields of the {self.part} differ in the prefix '{self.part}.' alone, which "
+                f"Minari does not keep: rename one of {sorted(columns)}"
+            )
+        if refused := [name for name in named if "/" in name or name in ("", ".")]:
+            raise MinariError(
+                f"{self.part} {refused[0]!r} cannot be the name of a field in Minari, whose files "
+                "take a slash for a folder: rename it"
+            )
+        return named
 
 
 def _episode(

@@ -115,6 +115,36 @@ def test_what_cannot_be_written_is_told(observations, problem):
         write_minari("mine/test-v0", rows)
 
 
+@pytest.mark.parametrize(
+    ("names", "value", "problem"),
+    [
+        (("a/b", "c"), 1.0, "slash"),
+        (("x", "observation.x"), 1.0, "prefix"),
+        (("x", "y"), 1 << 70, "too many"),
+    ],
+)
+def test_fields_that_minari_cannot_hold_are_told(names, value, problem):
+    state = dict.fromkeys(names, value)
+    row = Transition(group="g", observation=state, action={"a": 1}, next_observation=state)
+    with pytest.raises(MinariError, match=problem):
+        write_minari("mine/odd-v0", [row])
+
+
+def test_a_name_without_a_version_is_refused():
+    with pytest.raises(MinariError, match="version"):
+        write_minari(
+            "mine/odd", _episodes(lambda g: {"x": g.random()}, lambda g: {"a": g.random()})
+        )
+
+
+def test_a_damaged_data_set_is_told(tmp_path):
+    write_minari("mine/d-v0", _episodes(*CASES["vectors"]))
+    (file,) = tmp_path.rglob("*.hdf5")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(MinariError, match="damaged"):
+        list(read_minari("mine/d-v0"))
+
+
 def test_a_data_set_is_not_overwritten():
     rows = _episodes(*CASES["vectors"])
     write_minari("mine/test-v0", rows)
