@@ -1,7 +1,8 @@
 """Splits a number into quantile bins, so that a smooth network can follow steps of a target.
 
 The piecewise linear encoding of arXiv:2203.05556: a bin's feature is 0 below the bin, 1 above, and
-grows linearly inside.
+grows linearly inside. It also grows below the first bin and above the last: slightly outside of the
+training data, what was learned goes on.
 
 Shapes: N rows, B bins.
 """
@@ -100,4 +101,6 @@ class QuantileBins:
 
 def _features(numbers_N1: Numbers, edges: Numbers) -> Numbers:
     shares_NB = (numbers_N1 - edges[:-1]) / np.diff(edges)
-    return np.asarray(np.clip(shares_NB, 0.0, 1.0))
+    low_B, high_B = np.zeros(len(edges) - 1), np.ones(len(edges) - 1)
+    low_B[0], high_B[-1] = -np.inf, np.inf
+    return np.asarray(np.clip(shares_NB, low_B, high_B))

@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 import unicodedata
+import warnings
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -103,6 +104,24 @@ def test_a_number_out_of_range_is_flagged_by_its_field(models):
     answer = _answer(models[0], size=1e6)
     assert answer.warnings == ("observation.size is far outside the training data",)
     assert answer.reasoning.startswith("not to be trusted")
+
+
+def test_what_was_learned_goes_on_slightly_beyond_the_training_data():
+    """A line is learned to 0.0001, and says so: a bend at the largest number would be an error."""
+    generator = random.Random(0)
+    line = TransitionSpec(observation={"x": Box()}, action={}, targets={"y": Box()})
+    rows = [
+        Transition(group=f"g{row // 4}", observation={"x": x}, action={}, next_observation={"y": x})
+        for row, x in ((row, generator.gauss(0, 1)) for row in range(2000))
+    ]
+    model = WorldModel(line, members=2, hidden=16)
+    with warnings.catch_warnings(action="ignore"):  # x alone predicts y almost perfectly
+        model.fit(rows, epochs=4)
+    edge = max(row.observation["x"] for row in rows)
+    for x in (edge + 0.3, -edge - 0.3):
+        [answer] = model.predict_batch([{"x": x}], [{}])
+        assert answer.warnings == ()
+        assert answer.next_state["y"] == pytest.approx(x, abs=0.02)
 
 
 @pytest.mark.parametrize(
