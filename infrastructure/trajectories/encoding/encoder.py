@@ -87,6 +87,8 @@ class Learned:
         texts: Vocabularies of each `Text` field.
         bins: Bins of scalar `Box` fields of the observation that are not predicted, by key.
         embeddings: Embedding models of `Text` fields that have one, by key.
+        too_large: Whether the training data had numbers that are infinite or too large, of each
+            `Box` that had some, by dimension. They are gaps then, and not far outside of it.
     """
 
     shares: Mapping[str, Sequence[float]]
@@ -94,6 +96,7 @@ class Learned:
     texts: Mapping[str, TextColumn]
     bins: Mapping[str, QuantileBins]
     embeddings: Mapping[str, FittedEmbedding]
+    too_large: Mapping[str, Sequence[bool]]
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Learned:
@@ -105,12 +108,14 @@ class Learned:
         texts = cast(Mapping[str, Mapping[str, object]], value["texts"])
         bins = cast(Mapping[str, Mapping[str, object]], value["bins"])
         embeddings = cast(Mapping[str, Mapping[str, object]], value.get("embeddings", {}))
+        too_large = cast(Mapping[str, Sequence[bool]], value.get("too_large", {}))
         return cls(
             shares=dict(cast(Mapping[str, Sequence[float]], value["shares"])),
             gaps=dict(cast(Mapping[str, Sequence[bool]], value["gaps"])),
             texts={key: TextColumn.from_json(each) for key, each in texts.items()},
             bins={key: QuantileBins.from_json(each) for key, each in bins.items()},
             embeddings={key: FittedEmbedding.from_json(each) for key, each in embeddings.items()},
+            too_large=dict(too_large),
         )
 
 
@@ -148,9 +153,12 @@ class FeatureEncoder:
         self._standardisers = dict(standardisers)
         self._seen = {key: tuple(flags) for key, flags in seen.items()}
         self._unseen = {key: ~torch.tensor(flags) for key, flags in self._seen.items()}
-        known = learned or Learned(shares={}, gaps={}, texts={}, bins={}, embeddings={})
+        known = learned or Learned(
+            shares={}, gaps={}, texts={}, bins={}, embeddings={}, too_large={}
+        )
         self._shrinks_unknown = learned is None
         self._shares, self._gaps, self._bins = known.shares, known.gaps, known.bins
+        self._too_large = known.too_large
         self.constant = tuple(constant)
         fields = {key: field for key, field in _text_fields(spec) if key not in self.constant}
         self._texts = {key: known.texts[key] for key in fields if key in known.texts}
@@ -198,16 +206,19 @@ class FeatureEncoder:
         standardisers, seen, shares, constant = {}, {}, {}, list[str]()
         gaps, columns, texts = dict[str, list[bool]](), dict[str, TextColumn](), {}
         bins, embeddings = dict[str, QuantileBins](), dict[str, FittedEmbedding]()
+        too_large = dict[str, list[bool]]()
         unpredicted = _unpredicted_numbers(spec)
         for key, field, values in _columns(spec, observations, actions):
             if isinstance(field, Box):
                 numbers_NC = _numbers(values, field)
                 standardiser = Standardiser.fit(numbers_NC, squeeze=True)
                 standardisers[key] = standardiser
-                gaps[key] = [_is_gap(each) for each in Standardiser.unusable(numbers_NC).T]
+                unusable_NC = Standardiser.unusable(numbers_NC)
+                gaps[key] = [_is_gap(each) for each in unusable_NC.T]
+                too_large[key] = [_is_gap(each) for each in (unusable_NC & ~np.isnan(numbers_NC)).T]
                 varies = standardiser.width > 0
                 if key in unpredicted and varies:
-                    present_NC = numbers_NC[~Standardiser.unusable(numbers_NC)[:, 0]]
+                    present_NC = numbers_NC[~unusable_NC[:, 0]]
                     chosen = QuantileBins.fit(standardiser.apply(present_NC).double().numpy())
                     bins |= {key: chosen} if chosen else {}
             elif isinstance(field, Discrete):
@@ -238,6 +249,7 @@ class FeatureEncoder:
                 texts=columns,
                 bins=bins,
                 embeddings=embeddings,
+                too_large={key: marks for key, marks in too_large.items() if any(marks)},
             ),
         )
         return encoder, texts
@@ -378,6 +390,9 @@ class FeatureEncoder:
     def _encode_numbers(self, key: str, numbers_NC: Numbers, flags: _Flags) -> list[Tensor]:
         """Columns of a `Box`: its standardised dimensions, its bins, then marks of gaps."""
         standardiser, gaps = self._standardisers[key], self._gaps.get(key)
+        if key in self._too_large:
+            is_known_NC = Standardiser.unusable(numbers_NC) & np.array(self._too_large[key])
+            numbers_NC = np.where(is_known_NC, np.nan, numbers_NC)
         is_missing_NC = np.isnan(numbers_NC)
         if is_missing_NC.any():
             unexplained_C = np.array(standardiser.kept) & ~np.array(gaps or False)
@@ -462,6 +477,7 @@ class FeatureEncoder:
                 "texts": {key: column.to_json() for key, column in self._texts.items()},
                 "bins": {key: bins.to_json() for key, bins in self._bins.items()},
                 "embeddings": {key: each.to_json() for key, each in self._embeddings.items()},
+                "too_large": {key: list(marks) for key, marks in self._too_large.items()},
             }
         return saved
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from infrastructure.agent_contract.transition import Box, Discrete, FieldType
-from infrastructure.trajectories.schema import Values, is_empty
+from infrastructure.trajectories.schema import MAX_MAGNITUDE, Values, is_empty
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.networks import EnsembleNetwork
 from infrastructure.world_model.networks.network import layer_inputs
@@ -129,6 +129,8 @@ class Dynamics:
     def start(self, observations: Sequence[Values]) -> Tensor:
         """Columns of recorded *observations*, ``[N, X]`` float64; values may be missing.
 
+        Numbers that are too large to be used count as missing, as for a prediction.
+
         Raises:
             ValueError: A field is of another type or shape, or infinite; or all are missing.
         """
@@ -139,7 +141,8 @@ class Dynamics:
                     f"every field of the observation is missing ({names}), given are "
                     f"{sorted(observation)}"
                 )
-        return self.observation.read(observations, gaps=True)
+        raw_NX = self.observation.read(observations, gaps=True)
+        return raw_NX.masked_fill(raw_NX.abs() > MAX_MAGNITUDE, torch.nan)
 
     def encode_columns(self, raw_HNA: Tensor) -> ActionRows:
         """Encode actions given as columns, float64; see `ActionRows`.

@@ -124,6 +124,28 @@ def test_what_was_learned_goes_on_slightly_beyond_the_training_data():
         assert answer.next_state["y"] == pytest.approx(x, abs=0.02)
 
 
+@pytest.mark.parametrize("too_large", [math.inf, 1e20])
+def test_a_number_too_large_that_training_had_is_a_gap(too_large):
+    rows = [
+        {"x": [float(row % 2), 0.0, 1.0], "size": 1.0 + row % 3 if row % 4 else too_large}
+        for row in range(400)
+    ]
+    encoder = FeatureEncoder.fit(TABLE, rows, [{}] * 400)
+    restored = FeatureEncoder.from_json(TABLE, encoder.to_json())
+    for each in (encoder, restored):
+        known, gap, shifted = (
+            each.encode([{"x": x, "size": size}], [{}])
+            for x, size in (
+                ([1.0, 0.0, 1.0], too_large),
+                ([1.0, 0.0, 1.0], None),
+                ([too_large, 0.0, 1.0], 1.0),
+            )
+        )
+        assert not bool(known.out_of_distribution.any())
+        assert (known.dense == gap.dense).all()
+        assert bool(shifted.out_of_distribution.all())
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [("", "is blank"), (" \n", "is blank"), (None, "is missing"), ("zzz qqq", "has no word")],

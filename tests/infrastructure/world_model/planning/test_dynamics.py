@@ -232,6 +232,14 @@ def test_a_plan_begins_where_values_are_missing(lamp):
     assert [action["say"] for action in plan.actions] == ["switch it off now"] * 2
 
 
+def test_a_number_too_large_to_be_used_is_missing(lamp):
+    starts = [{"x": 0.5, "heat": heat, "lamp": "on"} for heat in (1e20, None)]
+    rolled = lamp["linear"].rollout(starts, [{"say": ""}] * 2, particles=0)
+    assert rolled.mean["heat"][0].tolist() == pytest.approx(
+        rolled.mean["heat"][1].tolist(), nan_ok=True
+    )
+
+
 def test_earlier_gaps_move_back(spring):
     start = stack_history(SPRING_SPEC, [{"x": None}, {"x": 0.3}], [{"push": 0.1}])
     rolled = spring.rollout(start, [{"push": 0.0}] * 3, particles=0)
