@@ -179,7 +179,7 @@ def _value_problem(field: FieldType, value: object) -> str | None:
     elif isinstance(field, Text):
         fits, wanted = _is_text(value), "be a string or a list of strings"
     else:
-        fits, wanted = isinstance(value, str | int | np.bool_), "be a label"
+        fits, wanted = isinstance(value, str | int | np.bool_ | np.integer), "be a label"
     return None if fits else f"must {wanted}, got {_shown(value)}"
 
 

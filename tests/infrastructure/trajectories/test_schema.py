@@ -1,6 +1,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from infrastructure.agent_contract.transition import (
@@ -94,3 +95,10 @@ def test_an_unknown_field_type_is_refused():
     written["observation"] = {"x": {"type": "image"}}
     with pytest.raises(ValueError, match="'image'"):
         spec_from_json(written)
+
+
+def test_a_label_may_be_an_integer_of_numpy():
+    spec = TransitionSpec(
+        observation={"move": Discrete(values=("0", "1"))}, action={}, targets={"reward": Box()}
+    )
+    assert input_problem(spec, {"move": np.int64(1)}, {}) is None
