@@ -191,13 +191,13 @@ def encode_split(
         unusable: Number of excluded transitions by reason.
 
     Raises:
-        InsufficientDataError: No target varies.
+        InsufficientDataError: No target varies; the message has the reasons of exclusions.
     """
     observations = [transition.observation for transition in split["train"]]
     actions = [transition.action for transition in split["train"]]
     encoder, features = FeatureEncoder.fit_and_encode(spec, observations, actions)
     codec = TargetCodec.fit(spec, split["train"])
-    _require("targets that vary", len(codec.heads), 1)
+    _require("targets that vary", len(codec.heads), 1, "; ".join(_describe_unusable(unusable)))
     encoded = {
         part: features if part == "train" else encoder.encode_transitions(rows)
         for part, rows in split.items()

@@ -109,6 +109,16 @@ def test_what_is_not_a_transition_is_refused_with_the_call(spec, record, given):
         prepare_training_data(spec, [record()[0], given])
 
 
+def test_the_reason_why_no_target_varies_is_told(spec, record):
+    only = replace(spec, targets={"outcome": spec.targets["outcome"]})
+    recorded = [
+        replace(row, next_observation={"outcome": "fixed" if number % 3 else "broken"})
+        for number, row in enumerate(record())
+    ]
+    with pytest.raises(InsufficientDataError, match=r"400 transitions are excluded.*'broken'"):
+        prepare_training_data(only, recorded)
+
+
 def test_too_little_data_is_refused_by_name(spec, record):
     with pytest.raises(InsufficientDataError, match="0 usable"):
         prepare_training_data(spec, [])
