@@ -306,8 +306,13 @@ class WorldModel:
         0.1. ``reasoning`` begins with the warnings.
 
         Raises:
-            ValueError: A field is of another type than the spec declares; the message names it.
+            ValueError: A field is of another type than the spec declares; the message names it. Or
+                there are not as many actions as observations.
         """
+        if len(observations) != len(actions):
+            raise ValueError(
+                f"give one action for each observation, got {len(actions)} for {len(observations)}"
+            )
         if self._model is None:
             return [untrained_prediction(self.spec) for _ in observations]
         if not observations:

@@ -366,3 +366,9 @@ def test_excluded_fields_are_reported(spec, record):
     ]
     with pytest.warns(UserWarning, match=r"observation\.x, x"):
         WorldModel(spec, members=2, hidden=8).fit(constant, epochs=1)
+
+
+@pytest.mark.parametrize("actions", [[], [{}, {}]])
+def test_as_many_actions_as_observations_are_needed(fitted, actions):
+    with pytest.raises(ValueError, match="one action for each observation"):
+        fitted.predict_batch([{}], actions)
