@@ -20,6 +20,7 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
+from infrastructure.trajectories.encoding.text_features import normalise
 from infrastructure.trajectories.schema import MAX_MAGNITUDE, label_of
 
 Numbers = NDArray[np.float64]
@@ -127,8 +128,9 @@ def _digests(kind: FieldType, values: Sequence[object]) -> NDArray[np.int64]:
 
 
 def _text_of(kind: FieldType, value: object) -> str:
+    """What tells *value* from others; texts that a model reads alike are the same."""
     if isinstance(value, str):
-        return value
+        return " ".join(normalise(value).split()) if isinstance(kind, Text) else value
     if isinstance(kind, Text) and isinstance(value, Sequence):
         return repr(tuple(value))
     return label_of(value)

@@ -34,6 +34,21 @@ def test_noise_recorded_again_under_other_groups(spec, record_noise, times, shar
     assert found.remedy.startswith("give transitions that belong together one group")
 
 
+def test_copies_may_differ_in_case_space_and_composition(spec):
+    letter = TransitionSpec(observation={"t": Text()}, action={}, targets=spec.targets)
+    rows = [
+        Transition(
+            group=f"{name}{number // 5}",
+            observation={"t": f"{text} {number * 7919}"},
+            action={},
+            next_observation={},
+        )
+        for name, text in (("a", "Caf\u00e9 noir"), ("b", " CAFE\u0301  Noir"))
+        for number in range(600)
+    ]
+    assert find(letter, rows).finding is not None
+
+
 def test_copies_may_differ_by_rounding(spec, record_noise):
     rows = record_noise()
     blurred = [
