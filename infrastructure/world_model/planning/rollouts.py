@@ -132,10 +132,11 @@ def given_rewards(
     raw = raw.expand(-1, members, rows, -1)
     split = dynamics.observation.split
     reward_HMN = reward(split(before), dynamics.action.split(raw), split(after))
-    if tuple(reward_HMN.shape) != (steps, members, rows):
+    shape = tuple(reward_HMN.shape) if isinstance(reward_HMN, Tensor) else type(reward_HMN).__name__
+    if shape != (steps, members, rows):
         raise ValueError(
-            f"the reward function must return one number per row, shape "
-            f"{(steps, members, rows)}, got {tuple(reward_HMN.shape)}"
+            f"the reward function must return a tensor of one number per row, shape "
+            f"{(steps, members, rows)}, got {shape}"
         )
     if bool(reward_HMN.isnan().any()):
         raise ValueError(

@@ -145,3 +145,9 @@ def test_bad_options_are_named(line, horizon, chosen, told):
 def test_settings_are_checked(chosen):
     with pytest.raises(ValueError, match=next(iter(chosen))):
         PlanSettings(**chosen)
+
+
+def test_a_reward_that_is_no_tensor_is_refused(line):
+    chosen = PlanSettings(bounds=BOUNDS, reward=lambda *_: 1.0)
+    with pytest.raises(ValueError, match=r"tensor of one number per row.*got float"):
+        line.plan(START, 2, chosen)
