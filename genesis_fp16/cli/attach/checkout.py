@@ -141,7 +141,7 @@ def _nodes(path: Path) -> Iterator[ast.AST]:
     """Nodes of the file's syntax tree; none if it cannot be read or is not Python."""
     try:
         tree = ast.parse(read_limited(path, MAX_SOURCE_BYTES))
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last: nesting
         return
     yield from ast.walk(tree)
 

@@ -38,6 +38,17 @@ def content_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_code_and_records_nested_too_deeply_are_left_out(ask: Ask, checkout: Path) -> None:
+    deep = "[" * 50_000 + "]" * 50_000
+    (checkout / "agents" / "legal_agent.py").write_text("x = " + "-" * 200_000 + "1\n")
+    (checkout / "agents" / "email_agent.py").write_text(f"x = {deep}\n")
+    (checkout / "data" / "memory" / "casebank.jsonl").write_text(f"{deep}\n")
+    found = asked(ask, "attach", checkout, "--dry-run")
+    agents = {row["agent"]: row for row in found["agents"]}
+    assert agents["legal"]["files"] == ["agents/legal_agent.py"]
+    assert found["records"][0]["refused"] == 1
+
+
 def test_a_dry_run_lists_the_agents_and_writes_nothing(ask: Ask, checkout: Path) -> None:
     before = content_of(checkout)
     found = asked(ask, "attach", checkout, "--dry-run")
