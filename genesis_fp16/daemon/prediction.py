@@ -31,6 +31,7 @@ from genesis_fp16.domain.predictor import (
     PredictorSpec,
 )
 from genesis_fp16.settings import Settings
+from genesis_fp16.system.tokens import UNREADABLE
 
 SOCKET_NAME = "predict.sock"
 MODULE = "genesis_fp16.predictor"
@@ -38,7 +39,7 @@ STOP_SECONDS = 4.0
 TELL_SECONDS = 1.0  # between two looks at what the process should know
 _BACKLOG = 128
 _READ_BYTES, _LONGEST_LINE = 1 << 16, 1 << 22
-_WARNINGS = ("exploration_refused", "published_model_unusable", "request_failed")
+_WARNINGS = ("exploration_refused", "published_model_unusable", "request_failed", UNREADABLE)
 
 log = structlog.get_logger()
 

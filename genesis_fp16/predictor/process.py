@@ -26,7 +26,8 @@ def run(spec: PredictorSpec, orders: BinaryIO, reports: BinaryIO) -> None:
     torch.set_num_threads(1)  # of few rows, several threads only wait for one another
     listeners = [socket.socket(fileno=descriptor) for descriptor in spec.listeners]
     figures = Figures()
-    app = App(spec, Gate(Tokens(spec.token, spec.token_file)), figures)
+    tokens = Tokens(spec.token, spec.token_file, notice=figures.notice)  # stdout is for reports
+    app = App(spec, Gate(tokens), figures)
     reporting = threading.Thread(
         target=figures.report_to, args=(reports, lambda: len(app.models)), daemon=True
     )

@@ -22,6 +22,7 @@ TOKEN = re.compile(rf"[A-Za-z0-9._~+/=-]{{{SHORTEST_TOKEN},{LONGEST_TOKEN}}}")
 ROLES = ("read", "ask", "operate")
 """What a token may do, each more than the one before: look, ask and report, change anything."""
 
+UNREADABLE = "api_tokens_unreadable"  # event
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _UNNAMED = "token"
 _MOST_BYTES = 1 << 20
@@ -55,14 +56,20 @@ class Tokens:
         token: Token of a setting; None for none.
         path: File of further tokens; None for none.
         clock: Unix time in seconds.
+        notice: Receives what the log should show, event and fields, in place of this process's log.
 
     Raises:
         TokenFileError: The file cannot be used.
     """
 
     def __init__(
-        self, token: str | None, path: Path | None, clock: Callable[[], float] = time.time
+        self,
+        token: str | None,
+        path: Path | None,
+        clock: Callable[[], float] = time.time,
+        notice: Callable[..., None] | None = None,
     ) -> None:
+        self._notice = _log if notice is None else notice
         self._of_setting = [] if token is None else [NamedToken(_UNNAMED, _digest(token))]
         self._path, self._clock = None if path is None else path.absolute(), clock
         self._seen: tuple[int, ...] | None = None
@@ -78,16 +85,14 @@ class Tokens:
         """All tokens that have not expired; a file that can no longer be read has none."""
         if self._path is not None and (state := _state(self._path)) != self._seen:
             self._seen = state
-            import structlog  # it imports rich, which most commands do without
-
-            log = structlog.get_logger()
             try:
                 self._of_file = read_tokens(self._path)
             except TokenFileError as error:
                 self._of_file = []
-                log.error("api_tokens_unreadable", error=str(error), effect="none is accepted")
+                self._notice(UNREADABLE, error=str(error), effect="none is accepted")
             else:
-                log.info("api_tokens_read", names=[token.name for token in self._of_file])
+                names = ", ".join(token.name for token in self._of_file)
+                self._notice("api_tokens_read", names=names)
         now = self._clock()
         return [
             token
@@ -150,6 +155,14 @@ def _parse(words: list[str]) -> NamedToken | None:
     except ValueError:
         return None
     return NamedToken(name, _digest(token), role, end)
+
+
+def _log(event: str, **fields: str) -> None:
+    import structlog  # it imports rich, which most commands do without
+
+    log = structlog.get_logger()
+    write = log.error if event == UNREADABLE else log.info
+    write(event, **fields)
 
 
 def _digest(token: str) -> bytes:

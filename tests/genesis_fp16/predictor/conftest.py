@@ -109,20 +109,14 @@ class Predictor:
 
     def start(self, **spec: Any) -> None:
         """Start the process, after the one before has ended."""
-        descriptors = [self.listener.fileno()]
-        told = PredictorSpec(
-            parent=os.getpid(),
-            listeners=descriptors,
-            home=self.home,
-            **{"most_models": 8, "outcome_seconds": 3600.0, "agents": {"qa": "none"}}
-            | self._spec
-            | spec,
-        )
+        usual = {"most_models": 8, "outcome_seconds": 3600.0, "agents": {"qa": "none"}}
+        usual["listeners"] = [self.listener.fileno()]
+        told = PredictorSpec(parent=os.getpid(), home=self.home, **usual | self._spec | spec)
         self.process = ForkedPopen(
             [sys.executable, "-P", "-m", "genesis_fp16.predictor"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=descriptors,
+            pass_fds=told.listeners,
         )
         self._stack.callback(self.end)
         self.tell(told)

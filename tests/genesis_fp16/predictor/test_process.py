@@ -1,11 +1,12 @@
 """A predictor's life: kills, switches of versions under load, orders, reports, full disks."""
 
 import resource
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,28 @@ def test_orders_change_exploration_and_reports_count_what_happened(start: Start)
             assert first.outcomes.get("recorded", 1) == 1
         report = predictor.report()
     assert predictor.end() == 0
+
+
+def test_a_changed_file_of_tokens_leaves_the_reports_readable(start: Start, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"ann {'t' * 16}\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        predictor = start(token_file=tokens, listeners=[listener.fileno()])
+        client = HTTPConnection(*listener.getsockname())
+        for token, name in (("t", ""), ("s", "bob")):
+            if name:
+                tokens.write_text(f"{name} {token * 16}\n")
+            bearer = {"Authorization": f"Bearer {token * 16}"}
+            client.request("POST", "/api/agents/qa/rank", headers=bearer)
+            answer = client.getresponse()
+            answer.read()
+            assert answer.status == 422
+        client.close()
+        while not (notices := predictor.report().notices):
+            pass
+    assert [(notice.event, notice.fields) for notice in notices] == [
+        ("api_tokens_read", {"names": "bob"})
+    ]
 
 
 def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on(start: Start, tmp_path: Path) -> None:

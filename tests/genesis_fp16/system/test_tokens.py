@@ -29,6 +29,20 @@ def test_tokens_of_a_file_are_named_and_read_again(tmp_path: Path) -> None:
     assert logs[0]["event"] == "api_tokens_unreadable"
 
 
+def test_changes_of_the_file_are_told_to_who_asks_for_them(tmp_path: Path) -> None:
+    path, told = tmp_path / "tokens", list[dict[str, str]]()
+    path.write_text(f"ann {TOKEN}-ann\n")
+    tokens = Tokens(None, path, notice=lambda event, **fields: told.append({event: str(fields)}))
+    path.write_text(f"ann {TOKEN}-ann\nbob {TOKEN}-bob\n")
+    with capture_logs() as logs:
+        tokens.in_force()
+        path.unlink()
+        tokens.in_force()
+    assert [list(each) for each in told] == [["api_tokens_read"], ["api_tokens_unreadable"]]
+    assert told[0]["api_tokens_read"] == "{'names': 'ann, bob'}"
+    assert not logs
+
+
 @pytest.mark.parametrize(
     "text",
     [
