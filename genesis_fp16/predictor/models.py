@@ -228,7 +228,10 @@ class PublishedModels:
         return loaded
 
     def _is_new(self, mark: Mark | None) -> bool:
-        return mark is not None and self._clock() - mark.changed_ns / 1e9 < NEW_SECONDS
+        if mark is None:
+            return False
+        age = self._clock() - mark.changed_ns / 1e9
+        return 0 <= age < NEW_SECONDS  # a clock that was set back dates files into the future
 
 
 def _load_model(agent: str, folder: Path) -> tuple[ServedModel, bool]:

@@ -1,5 +1,6 @@
 """A predictor's life: kills, switches of versions under load, orders, reports, full disks."""
 
+import os
 import resource
 import socket
 import threading
@@ -174,6 +175,20 @@ def test_a_changed_file_of_tokens_leaves_the_reports_readable(start: Start, tmp_
     assert [(notice.event, notice.fields) for notice in notices] == [
         ("api_tokens_read", {"names": "bob"})
     ]
+
+
+def test_a_model_dated_into_the_future_is_not_new_for_ever(
+    start: Start, models: dict[str, Path]
+) -> None:
+    predictor = start()
+    qa = predictor.home / "agents" / "qa"
+    WorldModel.load(models["a"]).save(qa / "published")
+    client = predictor.client()
+    first = client.agent("rank", QUESTION)[1]["version"]
+    WorldModel.load(models["b"]).save(qa / "published")
+    tomorrow = time.time() + 86_400
+    os.utime(qa / "published" / "model.json", (tomorrow, tomorrow))  # or the clock was set back
+    assert client.agent("rank", QUESTION)[1]["version"] not in (first, None)
 
 
 def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on(start: Start, tmp_path: Path) -> None:
