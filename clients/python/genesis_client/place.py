@@ -51,7 +51,7 @@ def find_place(
     """
     in_url, in_socket, in_token = (os.environ.get(name) or None for name in VARIABLES)
     token = in_token or "" if token is None else token
-    if any(not "!" <= character <= "~" for character in token):
+    if not _is_plain(token):
         raise ValueError("the token must be printable ASCII without spaces")
     if url is None and socket is None and home is None:
         url, socket = in_url, in_socket
@@ -68,12 +68,21 @@ def find_place(
 
 def _tcp(url: str, token: str) -> Place:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        raise ValueError(f"the URL must be http://HOST:PORT or https://HOST, got {url!r}")
+    fits = parts.scheme in ("http", "https") and parts.hostname and not parts.username
+    if not parts.hostname or not fits or not _is_plain(url):
+        raise ValueError(
+            "the URL must be http://HOST:PORT or https://HOST, in ASCII without spaces, "
+            f"got {url!r}"
+        )
     tls = parts.scheme == "https"
     port = parts.port or (443 if tls else 80)
     prefix = parts.path.rstrip("/")
     return Place(host=parts.hostname, port=port, tls=tls, prefix=prefix, token=token)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether *text* may stand in the head of a request."""
+    return all("!" <= character <= "~" for character in text)
 
 
 def spool_folder(agent: str, place: Place, parent: AnyPath | None = None) -> Path:

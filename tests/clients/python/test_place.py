@@ -41,7 +41,19 @@ def test_arguments_are_stronger_than_the_environment(monkeypatch: pytest.MonkeyP
     )
 
 
-@pytest.mark.parametrize("url", ["d:1", "ftp://d", "http://", "http://user:password@d", "/a"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "d:1",
+        "ftp://d",
+        "http://",
+        "http://user:password@d",
+        "/a",
+        "http://é",
+        "http://d/é",
+        "http://d/a b",
+    ],
+)
 def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="the URL must be http://HOST:PORT"):
         find_place(url=url)
