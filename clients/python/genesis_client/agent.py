@@ -25,7 +25,7 @@ from genesis_client.exchange import UnavailableError
 from genesis_client.place import AnyPath, find_place, spool_folder
 from genesis_client.sender import Sender, Status
 from genesis_client.spool import Spool
-from genesis_client.values import encode, finite, plain_mapping
+from genesis_client.values import encode, finite, plain_mapping, well_formed
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -196,7 +196,7 @@ class Agent:
         if terminated:
             outcome["terminated"] = True
         if error:
-            outcome["error"] = str(error)[:MOST_ERROR]
+            outcome["error"] = well_formed(str(error)[:MOST_ERROR])
         return self._sender.report(f"decisions/{decision_id}/outcome", encode(outcome))
 
     def record(
@@ -355,7 +355,7 @@ def _text(value: str, name: str) -> str:
         raise TypeError(f"{name} must be text, got {type(value).__name__}")
     if not value:
         raise ValueError(f"{name} must not be empty")
-    return value
+    return well_formed(value)
 
 
 _agents: weakref.WeakSet[Agent] = weakref.WeakSet()

@@ -26,7 +26,9 @@ def plain(value: object, field: str) -> object:
 
 
 def _plain(value: object, field: str) -> object:
-    if value is None or isinstance(value, (str, int)):
+    if isinstance(value, str):
+        return well_formed(value)
+    if value is None or isinstance(value, int):
         return value
     if isinstance(value, float):
         if math.isinf(value):
@@ -46,8 +48,19 @@ def _plain(value: object, field: str) -> object:
 
 def _key(key: object, field: str) -> str:
     if isinstance(key, str):
-        return key
+        return well_formed(key)
     raise TypeError(f"the keys of {field} must be text, got {key!r}")
+
+
+def well_formed(text: str) -> str:
+    """Return *text* with U+FFFD for what UTF-8 cannot express.
+
+    Names of files that are not UTF-8, and texts that quote them, hold lone surrogates, with which
+    the predictor would refuse the whole report.
+    """
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def plain_mapping(value: object, field: str) -> dict[str, object]:

@@ -81,10 +81,13 @@ def test_an_exception_is_an_outcome(agent: Agent, predictor: PredictorProcess) -
         fail(KeyError(), report=True)
     with pytest.raises(KeyboardInterrupt):
         fail(KeyboardInterrupt(), report=False)
+    with pytest.raises(ValueError, match="no file"):
+        fail(ValueError("no file " + os.fsdecode(b"caf\xe9")), report=False)
     assert agent.flush()
     assert predictor.journal("outcome") == {
         ids[0]: {"final": True, "error": "OSError: the room is dark"},
         ids[1]: {"final": True, "next_observation": {"solved": True}},
+        ids[3]: {"final": True, "error": "ValueError: no file caf\ufffd"},
     }
 
 
@@ -113,7 +116,7 @@ def test_steps_are_recorded_in_batches(agent: Agent, predictor: PredictorProcess
     assert steps["step-7"] == {
         "id": "step-7",
         "group": "episode",
-        "observation": {"x": 7.0, "text": "ä\n\ud800"},
+        "observation": {"x": 7.0, "text": "ä\n\ufffd"},
         "action": {"push": [1.0, None]},
         "reward": 0.0,
         "next_observation": {"x": 8},

@@ -47,6 +47,8 @@ def test_what_json_has_is_sent_as_it_is(value: object) -> None:
         (np.array([1.0, math.nan]), [1.0, None]),
         (torch.tensor([1.0, 2.0]), [1.0, 2.0]),
         ((1, [2]), [1, [2]]),
+        ("a\udcff\ud83d\ude00é", "a\ufffd😀é"),
+        ({"\ud800": ["\udfff"]}, {"\ufffd": ["\ufffd"]}),
         (MappingProxyType({"a": UserDict(b=1)}), {"a": {"b": 1}}),
     ],
 )
