@@ -64,8 +64,8 @@ class Attachment:
         return (
             "# Written by genesis-fp16 attach; genesis-fp16 detach removes it if unchanged.\n"
             f"{ROLLBACK_FLAG}=true\n"
-            f"GENESIS_HOME='{self.home}'\n"
-            f"{ATTACHED_VARIABLE}='{self.checkout / '.env'}'\n"
+            f"GENESIS_HOME={_quoted(self.home)}\n"
+            f"{ATTACHED_VARIABLE}={_quoted(self.checkout / '.env')}\n"
         )
 
     def write(self, definitions: Mapping[Path, str]) -> tuple[list[Path], list[Path]]:
@@ -90,8 +90,8 @@ class Attachment:
                     write_atomically(path, text)
                     files[str(path)] = _hash(path)
                     written.append(path)
-                manifest = Manifest(checkout=self.checkout, files=files)
-                write_model(self.home / MANIFEST_FILE, manifest, indent=2)
+                    self._note(files)  # at once: a later file may fail
+                self._note(files)
         except OSError as error:
             raise AttachError(
                 f"{error.filename or self.home} cannot be written: {error.strerror}; give this "
@@ -141,6 +141,10 @@ class Attachment:
             )
         return manifest
 
+    def _note(self, files: dict[str, str]) -> None:
+        manifest = Manifest(checkout=self.checkout, files=files)
+        write_model(self.home / MANIFEST_FILE, manifest, indent=2)
+
     def _open_records(self) -> None:
         """Make the folder of records; Genesis' user may write there if it is in the group."""
         self.records.mkdir(parents=True, exist_ok=True)
@@ -156,6 +160,12 @@ class Attachment:
         except LookupError:
             raise AttachError(f"there is no group {self.group!r}: create it first") from None
         self.records.chmod(0o2770)
+
+
+def _quoted(path: Path) -> str:
+    """The path as a value of the settings file."""
+    text = str(path).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"
 
 
 def _hash(path: Path) -> str:

@@ -60,6 +60,11 @@ def attach(
         records=(records or place / "records" / "genesis").absolute(),
         group=group,
     )
+    if attachment.settings.is_file() and (named := _home_in(attachment.settings)) != place:
+        raise AttachError(
+            f"{attachment.settings} names the home {named}, not {place}: run genesis-fp16 detach "
+            "first, or name another file by --settings"
+        )
     code, files = read_code(checkout), read_records(checkout, attachment.records)
     definitions = _definitions(attachment, code, files)
     written, kept = ([], []) if dry_run else attachment.write(definitions)
@@ -91,7 +96,7 @@ def detach(folder: Folder, settings: SettingsOption = None, as_json: JsonFlag = 
     path = (settings or checkout / SETTINGS_FILE).absolute()
     if not path.is_file():
         raise AttachError(f"{path} does not exist: nothing is attached, or name it by --settings")
-    home = load_settings(path, {}, only=(variable_name("home"),)).home.absolute()
+    home = _home_in(path)
     attachment = Attachment(checkout=checkout, settings=path, home=home, records=home)
     removed, changed = attachment.take_back()
     if as_json:
@@ -101,6 +106,10 @@ def detach(folder: Folder, settings: SettingsOption = None, as_json: JsonFlag = 
     print_line(f"{len(removed)} files removed; records, runs and models stay in {home}")
     for file in changed:
         print_line(f"changed since, so it stays: {file}")
+
+
+def _home_in(settings: Path) -> Path:
+    return load_settings(settings, {}, only=(variable_name("home"),)).home.absolute()
 
 
 def _checkout(folder: Path) -> Path:

@@ -128,8 +128,39 @@ def test_two_checkouts_have_homes_of_their_own(ask: Ask, checkout: Path, tmp_pat
     asked(ask, "attach", checkout)
     asked(ask, "attach", second)
     assert (second / ".genesis" / "agents.d" / "spec.toml").exists()
-    refused = ask("attach", second, "--home", checkout / ".genesis")
+    other = ["--home", checkout / ".genesis", "--settings", tmp_path / "other.env"]
+    refused = ask("attach", second, *other)
     assert f"is attached to {checkout}" in str(refused.exception)
+
+
+def test_a_settings_file_is_not_left_to_another_home(
+    ask: Ask, checkout: Path, tmp_path: Path
+) -> None:
+    asked(ask, "attach", checkout)
+    refused = ask("attach", checkout, "--home", tmp_path / "home")
+    assert f"names the home {checkout / '.genesis'}" in str(refused.exception)
+    assert not (tmp_path / "home").exists()
+
+
+def test_what_failed_halfway_is_taken_back(ask: Ask, checkout: Path) -> None:
+    before = content_of(checkout)
+    in_the_way = checkout / ".genesis" / "agents.d"
+    in_the_way.parent.mkdir()
+    in_the_way.write_text("")
+    assert "cannot be written" in str(ask("attach", checkout).exception)
+    asked(ask, "detach", checkout)
+    in_the_way.unlink()
+    assert content_of(checkout) == before
+
+
+@pytest.mark.parametrize("name", ["it's here", 'a "b" c', "back\\slash", "a #b", "a\\'b"])
+def test_any_name_of_a_folder_is_read_back(ask: Ask, tmp_path: Path, name: str) -> None:
+    checkout = make_checkout(tmp_path / name)
+    asked(ask, "attach", checkout)
+    settings = load_settings(checkout / "genesis-fp16.env", {})
+    assert settings.home == checkout / ".genesis"
+    assert settings.attached_env_file == checkout / ".env"
+    asked(ask, "detach", checkout)
 
 
 @pytest.mark.parametrize(
