@@ -19,6 +19,7 @@ LINGER_SECONDS = 0.02  # between a report and its request, which carries others,
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 30.0
 LOOK_SECONDS = 30.0  # between two looks at what other processes have left
 MOST_FAULTS = 20  # answers 500 to the same report, before it is given up
+MOST_EARLY = 10  # answers in a row that a decision is unknown which another process may still send
 MOST_RETRY_SECONDS = 300.0
 MOST_TEXT = 300  # characters of the predictor's words
 FINAL = (400, 409, 413, 415, 422)  # a repetition would be answered in the same way
@@ -70,7 +71,7 @@ class Sender:
         self._look_at = 0.0  # time at which to look for abandoned files
         self._pause = 0.0
         self._problem = ""
-        self._faults = self._sent = self._refused = 0
+        self._faults = self._early = self._sent = self._refused = 0
         self._refusal = self._warning = self._logged = ""
 
     @property
@@ -228,15 +229,20 @@ class Sender:
         self._logged = ""
 
     def _send_all(self) -> None:
+        if self._early:
+            self._send_abandoned()
         while (batch := self._spool.head()) is not None:
             self._send(batch)
             self._spool.done()
         if time.monotonic() >= self._look_at:
-            for file in self._spool.abandoned():
-                while (batch := file.next_batch()) is not None:
-                    self._send(batch)
-                file.empty_if_read()
-            self._look_at = time.monotonic() + LOOK_SECONDS
+            self._send_abandoned()
+
+    def _send_abandoned(self) -> None:
+        for file in self._spool.abandoned():
+            while (batch := file.next_batch()) is not None:
+                self._send(batch)
+            file.empty_if_read()
+        self._look_at = time.monotonic() + LOOK_SECONDS
 
     def _send(self, batch: Batch) -> None:
         """Send reports; leave out those that the predictor will never take."""
@@ -252,11 +258,14 @@ class Sender:
             raise
         if answer.status == 200:
             self._sent += len(reports)
-            self._faults = 0
+            self._faults = self._early = 0
             return
         problem, field = _problem(answer)
         self._faults += answer.status == 500
         unknown_decision = answer.status == 404 and field == "decision"
+        if unknown_decision and self._early < MOST_EARLY and self._spool.others_wait():
+            self._early += 1  # the choice to which this outcome belongs may be among theirs
+            raise UnavailableError(problem)
         if answer.status not in FINAL and not unknown_decision and self._faults < MOST_FAULTS:
             raise UnavailableError(problem, retry_after=_retry_after(answer))
         if len(reports) > 1:

@@ -17,6 +17,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,6 +90,11 @@ class SpoolFile:
     def size(self) -> int:
         """Bytes in the file; 0 once all reports have been taken."""
         return self._size
+
+    @property
+    def inode(self) -> int:
+        """Number of the file."""
+        return os.fstat(self._descriptor).st_ino
 
     def append(self, line: bytes) -> None:
         """Write a line, all of it or nothing.
@@ -254,6 +260,16 @@ class Spool:
                     self._damaged_before += file.damaged
                     self._borrowed = None
                     file.close()
+
+    def others_wait(self) -> bool:
+        """Whether reports wait in files other than those that this process sends."""
+        ours = {file.inode for file in (self._file, self._borrowed) if file is not None}
+        for path in self.folder.glob("*.spool"):
+            with suppress(OSError):  # removed meanwhile
+                status = path.stat()
+                if status.st_size and status.st_ino not in ours:
+                    return True
+        return False
 
     def close(self) -> None:
         """Leave the file to other processes; a later report opens one again."""

@@ -353,6 +353,26 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [path.stat().st_size for path in tmp_path.glob("*/*.spool")] in ([0, 0], [0])
 
 
+def test_an_outcome_waits_for_the_choice_that_another_process_has_kept(
+    predictor: PredictorProcess, tmp_path: Path
+) -> None:
+    script = """
+import os, signal, sys
+from genesis_client import Agent
+agent = Agent("qa", home=sys.argv[1], spool=sys.argv[2])
+print(agent.choose({}, [{}]).id, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    predictor.kill()
+    with Agent("qa", home=predictor.folder, spool=tmp_path) as agent:
+        agent.record(group="g", observation={}, action={})  # takes the first file
+        name = run(script, predictor.folder, tmp_path).stdout.strip()
+        agent.report(name, {"solved": True})
+        predictor.start()
+        wait_until(lambda: name in predictor.journal("outcome"), "the outcome")
+        assert agent.status.refused == 0
+
+
 def test_a_program_that_ends_at_once_has_reported(
     predictor: PredictorProcess, tmp_path: Path
 ) -> None:
