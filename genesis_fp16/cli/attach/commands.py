@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,8 @@ def attach(
     as_json: JsonFlag = False,
 ) -> None:
     """Attach to a checkout of Genesis: write settings and definitions; change no file of it."""
-    checkout = _checkout(folder)
+    with _reading():
+        checkout = _checkout(folder)
     place = (home or checkout / ".genesis").absolute()
     attachment = Attachment(
         checkout=checkout,
@@ -60,12 +62,13 @@ def attach(
         records=(records or place / "records" / "genesis").absolute(),
         group=group,
     )
-    if attachment.settings.is_file() and (named := _home_in(attachment.settings)) != place:
-        raise AttachError(
-            f"{attachment.settings} names the home {named}, not {place}: run genesis-fp16 detach "
-            "first, or name another file by --settings"
-        )
-    code, files = read_code(checkout), read_records(checkout, attachment.records)
+    with _reading():
+        if attachment.settings.is_file() and (named := _home_in(attachment.settings)) != place:
+            raise AttachError(
+                f"{attachment.settings} names the home {named}, not {place}: run genesis-fp16 "
+                "detach first, or name another file by --settings"
+            )
+        code, files = read_code(checkout), read_records(checkout, attachment.records)
     definitions = _definitions(attachment, code, files)
     written, kept = ([], []) if dry_run else attachment.write(definitions)
     if as_json:
@@ -94,7 +97,9 @@ def detach(folder: Folder, settings: SettingsOption = None, as_json: JsonFlag = 
     """Take back what attach has written; records, runs and models stay in the home."""
     checkout = folder.absolute()
     path = (settings or checkout / SETTINGS_FILE).absolute()
-    if not path.is_file():
+    with _reading():
+        is_attached = path.is_file()
+    if not is_attached:
         raise AttachError(f"{path} does not exist: nothing is attached, or name it by --settings")
     home = _home_in(path)
     attachment = Attachment(checkout=checkout, settings=path, home=home, records=home)
@@ -106,6 +111,18 @@ def detach(folder: Folder, settings: SettingsOption = None, as_json: JsonFlag = 
     print_line(f"{len(removed)} files removed; records, runs and models stay in {home}")
     for file in changed:
         print_line(f"changed since, so it stays: {file}")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Say it if this user may not enter a folder."""
+    try:
+        yield
+    except PermissionError as error:
+        raise AttachError(
+            f"{error.filename} cannot be read: {error.strerror}; give this user the right, or run "
+            "this as the user that owns the checkout"
+        ) from error
 
 
 def _home_in(settings: Path) -> Path:

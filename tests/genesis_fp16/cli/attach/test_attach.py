@@ -1,5 +1,6 @@
 """``attach`` and ``detach`` on a checkout like Genesis'."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,22 @@ def test_what_cannot_be_done_is_said_with_the_remedy(
     monkeypatch.chdir(checkout)
     answer = ask("attach", checkout, *options)
     assert problem in str(answer.exception)
+    assert type(answer.exception).__name__ == "AttachError"
+
+
+def test_a_folder_that_may_not_be_entered_is_named(
+    ask: Ask, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_file = Path.is_file
+
+    def is_allowed(path: Path) -> bool:
+        if path.parent.name == "memory":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", is_allowed)
+    answer = ask("attach", checkout)
+    assert "casebank.jsonl cannot be read: Permission denied" in str(answer.exception)
     assert type(answer.exception).__name__ == "AttachError"
 
 
