@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
@@ -247,3 +248,11 @@ def _field_from_json(value: Mapping[str, object]) -> FieldType:
             buckets=cast(int, value["buckets"]), embedding=cast(str, value.get("embedding", ""))
         )
     raise ValueError(f"a field must be of type box, discrete or text, got {value['type']!r}")
+
+
+def normalise(text: str) -> str:
+    """Fold case and compose characters (NFC)."""
+    if text.isascii():
+        return text.lower()
+    folded = unicodedata.normalize("NFD", text).casefold()
+    return unicodedata.normalize("NFC", folded)

@@ -20,8 +20,7 @@ from infrastructure.agent_contract.transition import (
     Transition,
     TransitionSpec,
 )
-from infrastructure.trajectories.encoding.text_features import normalise
-from infrastructure.trajectories.schema import MAX_MAGNITUDE, label_of
+from infrastructure.trajectories.schema import MAX_MAGNITUDE, label_of, normalise
 
 Numbers = NDArray[np.float64]
 

@@ -14,6 +14,8 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from infrastructure.trajectories.schema import normalise
+
 MAX_CHARACTERS = 1 << 20
 """Characters of a text that are read; the rest is cut."""
 
@@ -32,14 +34,6 @@ _UNSPACED = (
 _UNSPACED_LENGTHS = (1, 2, 3)  # of pieces, in characters
 _SPACED_LENGTHS = (3, 4, 5)  # of pieces of a word and the marks of its ends
 _PAIR = np.uint32(0x9E3779B1)  # an odd factor, so that the order of a pair counts
-
-
-def normalise(text: str) -> str:
-    """Fold case and compose characters (NFC)."""
-    if text.isascii():
-        return text.lower()
-    folded = unicodedata.normalize("NFD", text).casefold()
-    return unicodedata.normalize("NFC", folded)
 
 
 def is_word(features: Features) -> NDArray[np.bool_]:

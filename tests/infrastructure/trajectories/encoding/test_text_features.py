@@ -12,9 +12,9 @@ from infrastructure.trajectories.encoding.text_features import (
     CHARACTERS,
     MAX_CHARACTERS,
     is_word,
-    normalise,
     text_features,
 )
+from infrastructure.trajectories.schema import normalise
 
 
 def _hashes(text: str | list[str], *, characters: bool = True) -> tuple[list[int], list[int]]:
