@@ -286,4 +286,45 @@ PANELS = (
         ],
         unit="s",
     ),
+    Lines(
+        title="Predictions asked for",
+        why="Requests to predict, rank or decide: answered by a model or without one, refused, "
+        "failed.",
+        queries=[
+            Query(
+                expr='sum by (outcome) (rate(genesis_predictions_total{agent=~"$agent"}'
+                "[$__rate_interval]))",
+                legend="{{outcome}}",
+            )
+        ],
+    ),
+    Lines(
+        title="Time of a prediction",
+        why="Time that the predictor needs for 99 of 100 such requests.",
+        queries=[
+            Query(
+                expr="histogram_quantile(0.99, sum by (le) (rate(genesis_prediction_seconds_bucket"
+                '{agent=~"$agent"}[$__rate_interval])))',
+                legend="99 %",
+            )
+        ],
+        unit="s",
+    ),
+    Lines(
+        title="Decisions and outcomes",
+        why="What running agents report: decisions, own choices, transitions, and what came of "
+        "decisions.",
+        queries=[
+            Query(
+                expr='sum by (kind) (rate(genesis_decisions_total{agent=~"$agent"}'
+                "[$__rate_interval]))",
+                legend="{{kind}}",
+            ),
+            Query(
+                expr='sum by (state) (rate(genesis_outcomes_total{agent=~"$agent"}'
+                "[$__rate_interval]))",
+                legend="outcome {{state}}",
+            ),
+        ],
+    ),
 )
