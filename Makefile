@@ -20,7 +20,7 @@ test: $(STAMP)  ## The test suite on two cores; PYTEST_FLAGS reach pytest
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 test-long: $(STAMP)  ## The trials that take minutes: torture, and a job of five parts
-	$(BIN)/python -m pytest -n 4 --dist loadfile -m long $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long $(PYTEST_FLAGS)
 
 quick: $(STAMP)  ## The tests that start no process and train nothing for seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not process and not boot" --hypothesis-profile quick $(PYTEST_FLAGS)
