@@ -262,6 +262,7 @@ class AgentView(View):
     Attributes:
         state: ``ready``, ``pending``, ``quarantined`` or ``disabled``; *why* if it is not ready.
         schedule: The one in force; *next_run_at* is its next due time, null if there is none.
+        next_run_local: The same in the schedule's time zone; null if that is UTC.
         guard: State of the guard.
         last_run: The newest run of it, which may be under way or waiting.
         pauses: Pauses that keep it from starting runs: its own, and that of all agents.
@@ -278,6 +279,7 @@ class AgentView(View):
     catch_up: str | None
     overlap: str | None
     next_run_at: float | None
+    next_run_local: str | None
     precision: PrecisionView
     guard: GuardState
     last_run: RunView | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from dataclasses import asdict
 from typing import Annotated
 
@@ -48,7 +49,7 @@ def agents(
     settings = load_settings()
     from genesis_fp16.daemon import known_agents
     from genesis_fp16.domain.pause import pauses_of
-    from genesis_fp16.domain.schedule import effective_schedule
+    from genesis_fp16.domain.schedule import local_due, next_due
 
     ended = not rescan or known_agents.rescan(settings, lambda line: typer.echo(line, err=True))
     plugins = known_agents.known_agents(settings, again=rescan)
@@ -56,15 +57,17 @@ def agents(
     newest = _newest_runs(settings)
     rows = []
     for plugin in plugins:
-        schedule = None
+        schedule = due = None
         if plugin.schedule is not None:
-            times = settings.for_agent(plugin.name).schedule
-            schedule = str(effective_schedule(plugin.schedule, times))
+            schedule = settings.schedule_for(plugin.name, plugin.schedule)
+            due = next_due(schedule, time.time()) if plugin.state == "ready" else None
         of_agent = [] if paused is None else pauses_of(paused, plugin.name)
         rows.append(
             {
                 **asdict(plugin),
-                "schedule": schedule,
+                "schedule": None if schedule is None else str(schedule),
+                "next_run_at": due,
+                "next_run_local": local_due(schedule, due) if schedule else None,
                 "paused": None if paused is None else [asdict(pause) for pause in of_agent],
                 "last_run": newest[plugin.name].state.value if plugin.name in newest else None,
             }
@@ -74,13 +77,14 @@ def agents(
     else:
         names = ("name", "state", "schedule", "distribution", "version", "entry_point")
         print_table(
-            [*names[:2], "paused", "last run", *names[2:]],
+            [*names[:2], "paused", "last run", "next run", *names[2:]],
             [
                 [
                     row["name"],
                     row["state"],
                     "yes" if row["paused"] else "",
                     row["last_run"] or "",
+                    _next_run(row["next_run_at"], row["next_run_local"]),
                     *(row[name] for name in names[2:]),
                 ]
                 for row in rows
@@ -99,6 +103,10 @@ def agents(
     if not ended:
         print_warning("the daemon is still probing agents: see genesis-fp16 agents later")
         raise typer.Exit(os.EX_TEMPFAIL)
+
+
+def _next_run(due: float | None, local: str | None) -> str:
+    return moment(due) + (f" = {local}" if local else "")
 
 
 def _newest_runs(settings: Settings) -> dict[str, Run]:

@@ -30,7 +30,6 @@ from genesis_fp16.daemon.systemd import SystemdNotices
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
-from genesis_fp16.domain.schedule import effective_schedule
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.discovery import check_not_shadowed
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin
@@ -285,13 +284,7 @@ class Daemon:
         """Put the schedule in force of the agent, if it has one, into the timetable."""
         if plugin.schedule is None:
             return
-        agent_settings = self.loop.settings.for_agent(plugin.name)
-        schedule = effective_schedule(
-            plugin.schedule,
-            agent_settings.schedule,
-            agent_settings.catch_up,
-            agent_settings.overlap,
-        )
+        schedule = self.loop.settings.schedule_for(plugin.name, plugin.schedule)
         try:
             put(plugin.name, schedule)
         except ValueError as error:

@@ -9,22 +9,25 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
 
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from genesis_fp16.domain.local_time import local_moment, next_local_fire
 from infrastructure.agent_contract import Schedule
-from infrastructure.agent_contract.schedule import CatchUp, Overlap
+from infrastructure.agent_contract.schedule import CatchUp, RepeatedHour
 
 ANCHOR = datetime(2026, 1, 1, tzinfo=UTC)  # fixed, so that a restart does not shift intervals
 MAX_CATCH_UP_RUNS = 100
 DUE_TIMES_OF_A_PERIOD = 30
-_WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=31), timedelta(days=1830))
+# The last one spans the 29ths of February around a year without one, such as 2100.
+_WINDOWS = tuple(timedelta(days=days) for days in (1 / 24, 1, 31, 366, 3300))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +47,19 @@ def next_due(schedule: Schedule, after: float) -> float | None:
     Raises:
         ValueError: The cron expression is malformed.
     """
-    return _fire_after(_trigger(schedule), after)
+    trigger = _trigger(schedule)
+
+    def fire_after(seconds: float) -> float | None:
+        moment = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=1)
+        fire = trigger.get_next_fire_time(None, moment)
+        return None if fire is None else fire.timestamp()
+
+    if schedule.timezone in (None, "UTC"):
+        return fire_after(after)
+    repeated = schedule.repeated_hour or _default_repeated_hour(schedule)
+    return next_local_fire(
+        fire_after, ZoneInfo(schedule.timezone or ""), repeated, schedule.missing_hour, after
+    )
 
 
 def missed(schedule: Schedule, last_due: float, now: float, catch_up: CatchUp) -> list[float]:
@@ -59,32 +74,29 @@ def missed(schedule: Schedule, last_due: float, now: float, catch_up: CatchUp) -
     for window in _WINDOWS:  # widened until it holds enough due times
         start = max(last_due, now - window.total_seconds())
         newest.extend(_walk(schedule, start, now))
-        if len(newest) == keep or start == last_due:
+        if len(newest) == keep or start == last_due or window == _WINDOWS[-1]:
             break
         newest.clear()
     return list(newest)
 
 
-def effective_schedule(
-    default: Schedule,
-    times: str | None = None,
-    catch_up: CatchUp | None = None,
-    overlap: Overlap | None = None,
-) -> Schedule:
-    """The agent's schedule, *default*, with what the operator has set instead."""
-    chosen = default if times is None else Schedule.parse(times)
-    return replace(
-        chosen,
-        catch_up=catch_up or default.catch_up,
-        overlap=overlap or default.overlap,
-    )
+def _default_repeated_hour(schedule: Schedule) -> RepeatedHour:
+    """Once, unless the expression is of every hour: then the hour's second occurrence is one."""
+    hour = (schedule.cron or "").split()[1]
+    return "both" if hour == "*" else "first"
 
 
 def _walk(schedule: Schedule, after: float, until: float) -> Iterator[float]:
-    trigger = _trigger(schedule)
-    while (due := _fire_after(trigger, after)) is not None and due <= until:
+    while (due := next_due(schedule, after)) is not None and due <= until:
         yield due
         after = due
+
+
+def local_due(schedule: Schedule, due: float | None) -> str | None:
+    """The due time *due* in the time zone of *schedule*; None unless it has one but UTC."""
+    if due is None or schedule.timezone in (None, "UTC"):
+        return None
+    return local_moment(due, ZoneInfo(schedule.timezone or ""))
 
 
 def longest_gap(schedule: Schedule, after: float) -> float:
@@ -95,17 +107,13 @@ def longest_gap(schedule: Schedule, after: float) -> float:
     return max((later - earlier for earlier, later in pairwise(due)), default=math.nan)
 
 
-def _fire_after(trigger: BaseTrigger, after: float) -> float | None:
-    moment = trigger.get_next_fire_time(None, _utc(after) + timedelta(microseconds=1))
-    return moment.timestamp() if moment is not None else None
-
-
 @lru_cache(maxsize=1024)
 def _trigger(schedule: Schedule) -> BaseTrigger:
+    """The trigger of *schedule*; that of a cron expression fires at local times, labelled UTC.
+
+    APScheduler's own time zones fire for ever at the same moment in an hour that occurs twice
+    (apscheduler#1021), and let no policy be chosen.
+    """
     if schedule.cron is not None:
         return CronTrigger.from_crontab(schedule.cron, timezone=UTC)
     return IntervalTrigger(seconds=schedule.every_seconds, start_date=ANCHOR, timezone=UTC)
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -15,6 +15,7 @@ from genesis_fp16.domain.run import Run
 from genesis_fp16.domain.schedule import (
     MAX_CATCH_UP_RUNS,
     DueTime,
+    local_due,
     longest_gap,
     missed,
     next_due,
@@ -163,8 +164,11 @@ class Timetable:
         schedule = self._schedules[agent]
         due_at = next_due(schedule, now)
         if agent not in self.next_runs:
-            next_run = _timestamp(due_at)
-            log.info("agent_scheduled", agent=agent, schedule=str(schedule), next_run=next_run)
+            next_run, local = _timestamp(due_at), local_due(schedule, due_at)
+            fields = {} if local is None else {"local_time": local}
+            log.info(
+                "agent_scheduled", agent=agent, schedule=str(schedule), next_run=next_run, **fields
+            )
         self.next_runs[agent] = due_at
         self.periods[agent] = longest_gap(schedule, now)
         self.changed.add(agent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,9 +36,11 @@ from genesis_fp16.settings.types import (
     RayAddress,
     ScheduleText,
     SharedUrl,
+    TimeZone,
     TokenFile,
 )
-from infrastructure.agent_contract.schedule import CatchUp, Overlap
+from infrastructure.agent_contract import Schedule
+from infrastructure.agent_contract.schedule import CatchUp, MissingHour, Overlap, RepeatedHour
 from infrastructure.events.precision_state import PrecisionWish
 from infrastructure.events.role_precision import PRESETS, RolePrecisions
 from infrastructure.options import LoopSettings
@@ -69,11 +72,15 @@ class AgentSettings(BaseModel):
     enabled: OrEmpty[bool] = None
     """Whether the agent is loaded; false cancels its waiting runs; empty: the agent's default."""
     schedule: Hot[ScheduleText] = None
-    """Schedule, for example 'every 30m' or 'cron 0 3 * * mon' (UTC); empty: the agent's own."""
+    """'every 30m', 'cron 0 3 * * mon' or 'cron 30 1 * * * Europe/Helsinki'; empty: its own."""
     catch_up: Hot[OrEmpty[CatchUp]] = None
     """Runs for due times that were missed: none, latest or all; empty: the agent's own choice."""
     overlap: Hot[OrEmpty[Overlap]] = None
     """If a run is unfinished when the next is due: skip, queue or replace; empty: the agent's."""
+    repeated_hour: Hot[OrEmpty[RepeatedHour]] = None
+    """GENESIS_REPEATED_HOUR of this agent; empty: the general one."""
+    missing_hour: Hot[OrEmpty[MissingHour]] = None
+    """GENESIS_MISSING_HOUR of this agent; empty: the general one."""
     precision: Hot[OrEmpty[PrecisionWish]] = None
     """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
     explore: Hot[ExplorationText] = ""
@@ -141,6 +148,12 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     """Device to train on: auto, cpu, cuda or cuda:N."""
     slots: Annotated[int, Field(ge=1, le=1024)] = 1
     """Largest number of runs that train at the same time, each in a worker of its own."""
+    timezone: Hot[TimeZone] = "UTC"
+    """Time zone of cron schedules that name none, such as Europe/Helsinki."""
+    repeated_hour: Hot[OrEmpty[RepeatedHour]] = None
+    """When clocks repeat an hour, what is due in it: first, second, both; empty: the agent's."""
+    missing_hour: Hot[OrEmpty[MissingHour]] = None
+    """When clocks skip an hour, what is due in it: skip or shift by an hour; empty: the agent's."""
     prewarm: Hot[bool] = False
     """Whether a process with torch imported waits for the next run; it takes 170 MiB of memory."""
     executor: Literal["local", "slurm", "ray", "kubernetes"] = "local"
@@ -324,6 +337,23 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     def for_agent(self, name: str) -> AgentSettings:
         """Settings of the agent *name* (``se-darwin`` reads the key ``se_darwin``)."""
         return self.agents.get(name.replace("-", "_"), _AGENT_DEFAULTS)
+
+    def schedule_for(self, name: str, default: Schedule) -> Schedule:
+        """The schedule of the agent *name*: its own, *default*, with what the operator has set."""
+        agent = self.for_agent(name)
+        times = replace(
+            default if agent.schedule is None else Schedule.parse(agent.schedule),
+            catch_up=agent.catch_up or default.catch_up,
+            overlap=agent.overlap or default.overlap,
+        )
+        if times.cron is None:
+            return times
+        return replace(
+            times,
+            timezone=times.timezone or (None if self.timezone == "UTC" else self.timezone),
+            repeated_hour=agent.repeated_hour or self.repeated_hour or default.repeated_hour,
+            missing_hour=agent.missing_hour or self.missing_hour or default.missing_hour,
+        )
 
     def trainer_options(self) -> TrainerOptions:
         """The options of the training step alone, for a `RunSpec`."""

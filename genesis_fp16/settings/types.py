@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator
 from genesis_fp16.system.bucket import check_bucket_url
 from genesis_fp16.system.tokens import LONGEST_TOKEN, SHORTEST_TOKEN, TOKEN
 from infrastructure.agent_contract import Schedule
+from infrastructure.agent_contract.schedule import check_timezone
 from infrastructure.events.role_precision import usable_preset
 from infrastructure.options.exploration import Exploration
 from infrastructure.options.setting_types import OrEmpty
@@ -35,6 +36,11 @@ def _check_schedule(text: str) -> str:
         if trigger.get_next_fire_time(None, _ANY_DAY) is None:
             raise ValueError("it never fires: no date matches")
     return text
+
+
+def _check_timezone(name: str) -> str:
+    check_timezone(name)
+    return name
 
 
 def _check_url(text: str) -> str:
@@ -122,6 +128,7 @@ Host: TypeAlias = Annotated[str, AfterValidator(_check_host)]
 HostNames: TypeAlias = Annotated[str, AfterValidator(_check_hosts)]
 ApiToken: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_token)]]
 ScheduleText: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_schedule)]]
+TimeZone: TypeAlias = Annotated[str, AfterValidator(_check_timezone)]
 PresetName: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_preset)]]
 HomeFolder: TypeAlias = Annotated[
     Path, BeforeValidator(_empty_to_default_home), AfterValidator(_expand_home)

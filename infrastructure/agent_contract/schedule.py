@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+import zoneinfo
 from dataclasses import dataclass
-from typing import Literal
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Literal, get_args
 
 CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["skip", "queue", "replace"]
+RepeatedHour = Literal["first", "second", "both"]
+MissingHour = Literal["skip", "shift"]
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "repeated_hour": get_args(RepeatedHour),
+    "missing_hour": get_args(MissingHour),
+    "catch_up": get_args(CatchUp),
+    "overlap": get_args(Overlap),
+}
 
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _INTERVAL = re.compile(r"every\s+(\d+(?:\.\d+)?)\s*([smhd])")
@@ -16,24 +27,34 @@ _NUMERIC_WEEKDAY = re.compile(r"\d")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """An interval *or* a five-field cron expression, always in UTC.
+    """An interval *or* a five-field cron expression, in UTC unless it names a time zone.
 
     Attributes:
         every_seconds: Interval in seconds, anchored to a fixed start, so that restarts of the
             daemon neither shift nor postpone the due times.
         cron: Five fields; weekdays by name (``mon``), because some programs count Monday as 1
             and others Tuesday.
+        timezone: Name of the cron expression's time zone, such as ``Europe/Helsinki``; None means
+            the operator's ``GENESIS_TIMEZONE``, which is UTC unless it is set.
+        repeated_hour: When a local time that occurs twice, as clocks are set back, is due. None
+            means ``first``, but ``both`` if the expression's hour is ``*``.
+        missing_hour: Whether a local time that clocks skip as they are set forward is due later by
+            the length of the gap (``shift``, 02:30 at 03:30) or not at all.
         catch_up: Which due times missed during downtime become runs.
         overlap: What happens at a due time while the agent's previous run is still active.
 
     Raises:
         ValueError: Both or neither of interval and cron are given; the interval is not between
             one second and 366 days; the cron expression does not have five fields or has a
-            numeric weekday; *catch_up* or *overlap* is unknown.
+            numeric weekday; the time zone is unknown or that of an interval; another choice is
+            unknown.
     """
 
     every_seconds: float | None = None
     cron: str | None = None
+    timezone: str | None = None
+    repeated_hour: RepeatedHour | None = None
+    missing_hour: MissingHour = "shift"
     catch_up: CatchUp = "latest"
     overlap: Overlap = "skip"
 
@@ -52,30 +73,62 @@ class Schedule:
                 )
             if _NUMERIC_WEEKDAY.search(fields[4]):
                 raise ValueError(f"name the weekday in cron {self.cron!r}: mon, not 1")
-        if self.catch_up not in ("none", "latest", "all"):
-            raise ValueError(f"catch_up must be none, latest or all, got {self.catch_up!r}")
-        if self.overlap not in ("skip", "queue", "replace"):
-            raise ValueError(f"overlap must be skip, queue or replace, got {self.overlap!r}")
+        if self.timezone is not None:
+            if self.cron is None:
+                raise ValueError("only a cron expression has a time zone; an interval needs none")
+            check_timezone(self.timezone)
+        for name, choices in _CHOICES.items():
+            value, optional = getattr(self, name), name == "repeated_hour"
+            if value not in choices and not (optional and value is None):
+                known = f"{', '.join(choices[:-1])} or {choices[-1]}"
+                raise ValueError(f"{name} must be {known}, got {value!r}")
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Read ``every 30m``, ``every 6h`` or ``cron 0 3 * * mon``.
+        """Read ``every 30m``, ``every 6h``, ``cron 0 3 * * mon`` or the latter with a time zone.
 
         Raises:
             ValueError: *text* is neither; the message shows both forms.
         """
-        text = text.strip().lower()
-        if interval := _INTERVAL.fullmatch(text):
+        text = text.strip()
+        if interval := _INTERVAL.fullmatch(text.lower()):
             return cls(every_seconds=float(interval[1]) * _UNIT_SECONDS[interval[2]])
-        if text.startswith("cron "):
-            return cls(cron=text.removeprefix("cron ").strip())
+        if text.lower().startswith("cron "):
+            words = text.split()[1:]
+            timezone = words.pop() if len(words) == 6 else None
+            return cls(cron=" ".join(words).lower(), timezone=timezone)
         raise ValueError(f"write a schedule as 'every 30m' or 'cron 0 3 * * mon', got {text!r}")
 
     def __str__(self) -> str:
         if self.cron is not None:
-            return f"cron {self.cron}"
+            return f"cron {self.cron}" + (f" {self.timezone}" if self.timezone else "")
         seconds = self.every_seconds or 0.0
         for unit, size in reversed(_UNIT_SECONDS.items()):
             if seconds % size == 0:
                 return f"every {seconds / size:.0f}{unit}"
         return f"every {seconds:g}s"
+
+
+def check_timezone(name: str) -> None:
+    """Check that *name* is a time zone of the tz database.
+
+    Raises:
+        ValueError: It is not, or this machine has no time zone data.
+    """
+    if name == "UTC":  # which needs no data
+        return
+    known = _timezones()
+    if not known:
+        raise ValueError(
+            f"this machine has no time zone data to look up {name!r}: pip install tzdata"
+        )
+    if name not in known:
+        folded = {zone.lower(): zone for zone in known}
+        near = get_close_matches(name.lower(), folded, n=1)
+        meant = f"; did you mean {folded[near[0]]}?" if near else ""
+        raise ValueError(f"{name!r} is not a time zone such as Europe/Helsinki{meant}")
+
+
+@lru_cache(maxsize=1)
+def _timezones() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())

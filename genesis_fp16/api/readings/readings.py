@@ -19,7 +19,7 @@ from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.domain.guard import GuardState
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
 from genesis_fp16.domain.run import Run, RunState
-from genesis_fp16.domain.schedule import effective_schedule
+from genesis_fp16.domain.schedule import local_due
 from genesis_fp16.guard.evidence import EvidenceError, read_evidence
 from genesis_fp16.plugins.model_versions import KeptVersion
 from genesis_fp16.plugins.probe import Plugin
@@ -120,15 +120,9 @@ class Readings:
     def _agent(
         self, plugin: Plugin, newest: Run | None, state: PrecisionReading, pauses: PausesInForce
     ) -> views.AgentView:
-        agent_settings = state.settings.for_agent(plugin.name)
         schedule = None
         if plugin.schedule is not None:
-            schedule = effective_schedule(
-                plugin.schedule,
-                agent_settings.schedule,
-                agent_settings.catch_up,
-                agent_settings.overlap,
-            )
+            schedule = state.settings.schedule_for(plugin.name, plugin.schedule)
         due = self._due.next(schedule) if schedule and plugin.state == "ready" else None
         return views.AgentView(
             name=plugin.name,
@@ -142,6 +136,7 @@ class Readings:
             catch_up=None if schedule is None else schedule.catch_up,
             overlap=None if schedule is None else schedule.overlap,
             next_run_at=due,
+            next_run_local=local_due(schedule, due) if schedule else None,
             precision=state.view(plugin.name),
             guard=state.decision(plugin.name).state,
             last_run=None if newest is None else views.RunView.model_validate(newest),

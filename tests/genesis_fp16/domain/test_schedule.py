@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genesis_fp16.domain.schedule import MAX_CATCH_UP_RUNS, effective_schedule, missed, next_due
+from genesis_fp16.domain.schedule import MAX_CATCH_UP_RUNS, missed, next_due
 from infrastructure.agent_contract import Schedule
 
 HOURLY = Schedule(every_seconds=3600)
@@ -74,14 +74,3 @@ def test_missed(catch_up, expected: list[float]) -> None:
 def test_years_of_due_times_are_not_computed() -> None:
     fires = missed(Schedule(every_seconds=1), NOON - 5 * 366 * 86400, NOON, "all")
     assert fires == [NOON - back for back in reversed(range(MAX_CATCH_UP_RUNS))]
-
-
-def test_what_the_operator_sets_wins() -> None:
-    schedule = Schedule(every_seconds=5, catch_up="all", overlap="replace")
-    assert effective_schedule(schedule) == schedule
-    assert effective_schedule(schedule, "cron 0 3 * * mon") == Schedule(
-        cron="0 3 * * mon", catch_up="all", overlap="replace"
-    )
-    assert effective_schedule(schedule, None, "none", "queue") == Schedule(
-        every_seconds=5, catch_up="none", overlap="queue"
-    )

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,7 @@ from genesis_fp16.settings import (
     load_settings,
     variable_name,
 )
+from infrastructure.agent_contract import Schedule
 from infrastructure.options import StepOptions
 
 
@@ -286,9 +288,11 @@ def test_names_and_marks_follow_from_the_declaration() -> None:
     assert {"enable_fp16_training", "precision", "profile_steps"} < hot
     assert {*hot_fields(TrainerOptions), *GuardSettings.model_fields} < hot
     assert {*TrainerOptions.model_fields} - hot == {"cpu_half"}
+    assert {"timezone", "repeated_hour", "missing_hour"} < hot
     assert not hot & {"home", "slots", "agents", "database_url"}
     assert hot_fields(AgentSettings) == (
-        *("schedule", "catch_up", "overlap", "precision", "explore", "role_precision"),
+        *("schedule", "catch_up", "overlap", "repeated_hour", "missing_hour", "precision"),
+        *("explore", "role_precision"),
         *("keep_fp32", "job_cpus", "job_gpus", "job_memory_mib", "job_minutes"),
     )
 
@@ -361,3 +365,32 @@ def test_env_example_loads_and_changes_nothing(tmp_path: Path) -> None:
     for path in (example, uncommented):
         loaded = load_settings(path, {}).model_dump(exclude={"agents"})
         assert loaded == Settings(env_file=path).model_dump(exclude={"agents"})
+
+
+def test_the_schedule_in_force(env_file: Path) -> None:
+    own = Schedule(cron="0 3 * * *", repeated_hour="both", catch_up="all", overlap="replace")
+    assert Settings().schedule_for("qa", own) == own
+    general = {"GENESIS_TIMEZONE": "Europe/Helsinki", "GENESIS_MISSING_HOUR": "skip"}
+    assert load_settings(env_file, general).schedule_for("qa", own) == replace(
+        own, timezone="Europe/Helsinki", missing_hour="skip"
+    )
+    of_agent = {
+        "GENESIS_AGENTS__QA__SCHEDULE": "cron 30 1 * * * America/New_York",
+        "GENESIS_AGENTS__QA__REPEATED_HOUR": "second",
+        "GENESIS_AGENTS__QA__MISSING_HOUR": "shift",
+        "GENESIS_AGENTS__QA__CATCH_UP": "none",
+        "GENESIS_AGENTS__QA__OVERLAP": "queue",
+    }
+    settings = load_settings(env_file, general | of_agent)
+    assert settings.schedule_for("qa", own) == Schedule(
+        cron="30 1 * * *",
+        timezone="America/New_York",
+        repeated_hour="second",
+        missing_hour="shift",
+        catch_up="none",
+        overlap="queue",
+    )
+    interval = Schedule(every_seconds=5, catch_up="all")
+    assert settings.schedule_for("other", interval) == interval
+    with pytest.raises(SettingsError, match=r"did you mean Europe/Helsinki"):
+        load_settings(env_file, {"GENESIS_TIMEZONE": "Europe/Helsinky"})
