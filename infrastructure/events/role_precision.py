@@ -276,6 +276,16 @@ def _presets() -> Iterator[tuple[str, RolePrecisions]]:
         policy=fp16,
         rollout=frozen_fp16,
     )
+    for half, trained, frozen in (("fp16", fp16, frozen_fp16), ("bf16", bf16, frozen_bf16)):
+        yield _preset(  # the same for every job
+            half,
+            "plain",
+            world_model=trained,
+            policy=trained,
+            value=trained,
+            reference=frozen,
+            rollout=frozen,
+        )
     halves: tuple[HalfName, ...] = ("bf16", "fp16")
     for half in halves:
         yield _forensics(f"{half}_pure", half)
@@ -292,6 +302,11 @@ def _presets() -> Iterator[tuple[str, RolePrecisions]]:
 
 
 PRESETS: Mapping[str, RolePrecisions] = MappingProxyType(dict(_presets()))
+
+
+def default_preset(kind: Literal["policy", "world-model"]) -> str:
+    """Name of the preset under which a frozen experiment of this kind is searched by default."""
+    return "bf16_pure" if kind == "policy" else "fp16"
 
 
 def find_preset(name: str) -> RolePrecisions:

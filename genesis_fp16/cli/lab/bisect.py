@@ -17,7 +17,10 @@ from genesis_fp16.cli.output import print_line, print_table
 
 def bisect(
     frozen: FrozenArgument,
-    preset: Annotated[str, typer.Option("--preset", help="Name of a preset.")] = "bf16_pure",
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", help="Preset; by default fp16, of a policy bf16_pure."),
+    ] = None,
     output: Annotated[
         Path, typer.Option("--output", help="Folder of the results; writes bisect.json.")
     ] = RESULTS,
@@ -28,13 +31,15 @@ def bisect(
 ) -> None:
     """Find the role, module and operation that lose most under PRESET, and the cure."""
     with plain_errors():
-        from infrastructure.events.role_precision import find_preset
+        from infrastructure.events.role_precision import default_preset, find_preset
         from infrastructure.precision_lab.bisect import bisect_folder
         from infrastructure.precision_lab.frozen import FrozenFolder
         from infrastructure.precision_lab.results import read_object
 
-        find_preset(preset)
+        if preset is not None:
+            find_preset(preset)
         folder = FrozenFolder(frozen)
+        preset = preset or default_preset(folder.manifest.kind)
         repeat(
             folder,
             "bisect",

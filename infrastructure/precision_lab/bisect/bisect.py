@@ -1,4 +1,8 @@
-"""Search for the places to blame: by role, then by module, then by operation."""
+"""Search for the places to blame: by role, then by module, then by operation.
+
+Modules are searched from the outermost inwards (hierarchical delta debugging, Misherghi and Su
+2006), a module and all modules inside it being one place: that is what ``keep_fp32`` keeps.
+"""
 
 from __future__ import annotations
 
@@ -209,12 +213,11 @@ def bisect(
 
 def _smallest(oracle: Oracle, tolerance: float) -> list[Place]:
     """The places that must be in FP32."""
-    levels: tuple[Callable[[Place], Hashable], ...] = (
-        lambda place: place.role,
-        lambda place: (place.role, place.module),
-        lambda place: place,
-    )
     places = oracle.places
+    depth = max((_depth(place) for place in places), default=0)
+    levels: list[Callable[[Place], Hashable]] = [lambda place: place.role]
+    levels += [partial(_subtree, depth=each) for each in range(1, depth + 1)]
+    levels.append(lambda place: place)
     for level in levels:
         groups: dict[Hashable, list[Place]] = {}
         for place in places:
@@ -227,6 +230,15 @@ def _smallest(oracle: Oracle, tolerance: float) -> list[Place]:
         minimal = minimal_subset(list(groups), partial(passes, groups))
         places = [place for group in minimal for place in groups[group]]
     return places
+
+
+def _depth(place: Place) -> int:
+    return place.module.count(".") + 1 if place.module else 0
+
+
+def _subtree(place: Place, *, depth: int) -> Hashable:
+    """The module of *place* or, if that is deeper, the one around it at *depth*."""
+    return place.role, *place.module.split(".")[:depth]
 
 
 def _examined(place: Place, culprits: list[Place], oracle: Oracle, tolerance: float) -> Culprit:

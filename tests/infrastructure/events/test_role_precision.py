@@ -25,6 +25,7 @@ POLICY_ROLES = [role for role in Role if role is not Role.WORLD_MODEL]
 DOCUMENTED = {
     "flowrl_fp16": "32/16/32 16/16/32 16/16/32 32/32/32 32/32/32 32/32/32",
     "bf16_train_fp16_infer": "32/bf/32 bf/bf/32 16/16/32 32/32/32 32/32/32 32/32/32",
+    "fp16": "32/16/32 16/16/32 16/16/32 32/32/32 32/16/32 32/32/32",
     "precision-rl": "32/16/32 32/32/32 16/16/32 32/32/32 32/32/32 32/32/32",
     "bf16_pure": "bf bf bf bf bf bf",
     "bf16_fp32_kl": "bf bf bf bf bf 32",
@@ -42,6 +43,7 @@ COUNTERPARTS = {
     "fp16_fp32_reward": "bf16_fp32_reward",
     "fp16_fp32_ref": "bf16_fp32_ref",
     "mixed_recommended_fp16": "mixed_recommended",
+    "bf16": "fp16",
 }
 
 
@@ -55,7 +57,10 @@ def test_a_preset_is_its_row_in_the_documents(name):
     preset = PRESETS[name]
     columns = [types(each) for each in DOCUMENTED[name].split()]
     assert [preset[role] for role in POLICY_ROLES] == [*columns, columns[-1]]
-    assert preset.source in {"sail-sg/Precision-RL", "dtype-rlhf"} or "verl_FlowRL" in preset.source
+    assert (
+        preset.source in {"sail-sg/Precision-RL", "dtype-rlhf", "plain"}
+        or "verl_FlowRL" in preset.source
+    )
 
 
 @pytest.mark.parametrize(("name", "other"), COUNTERPARTS.items())

@@ -58,10 +58,11 @@ def test_the_world_model_of_an_agent_is_frozen_and_repeated_in_a_worker(
     assert result["precision"] == {"world_model": "fp32/bf16/fp32"}
     assert len(result["loss"]) == 2
 
-    searched = ask("lab", "bisect", "frozen", "--output", "out", "--preset", "flowrl_bf16")
+    searched = ask("lab", "bisect", "frozen", "--output", "out")
     assert searched.exit_code == 0, searched.exception
     assert "no culprit" in searched.stdout
-    assert json.loads((folder / "out" / "bisect.json").read_text())["culprits"] == []
+    found = json.loads((folder / "out" / "bisect.json").read_text())
+    assert (found["culprits"], found["preset"]) == ([], "fp16")
 
     (folder / "site" / "line_plugin.py").write_text(line_plugin(width=16))
     changed = ask("lab", "replay", "frozen", "--output", "out", "--preset", "flowrl_bf16")

@@ -205,3 +205,25 @@ def test_the_trainer_honours_the_cure() -> None:
         exact = float((model(batch["x_BD"]) - batch["y_BD"]).square().mean())
     assert not abs(loss_of(()) - exact) < 0.01 * exact
     assert loss_of(found.cure.keep_fp32[Role.WORLD_MODEL]) == pytest.approx(exact, rel=0.01)
+
+
+class NearNumbers(nn.Module):
+    """The difference of near numbers, of which a child computes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = nn.Linear(8, 8)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        moved_BD = self.child(x_BD) + 300
+        difference_BD: Tensor = moved_BD - (x_BD + 300)
+        return difference_BD
+
+
+def test_a_module_is_preferred_to_its_neighbour_with_its_child() -> None:
+    """Both in FP32 cure it too, as its own operations then take float32."""
+    experiment = regression(NearNumbers())
+    experiment.models[Role.WORLD_MODEL].first = nn.Linear(8, 8)
+    found = bisect(experiment, types("fp32/bf16/fp32"))
+    assert found.cure.keep_fp32 == {Role.WORLD_MODEL: ("middle",)}
+    assert found.with_cure.ratio <= found.tolerance < found.half.ratio
