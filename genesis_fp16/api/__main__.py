@@ -13,7 +13,7 @@ def main() -> None:
     from genesis_fp16.daemon.control import ApiSpec
     from genesis_fp16.system.processes import die_with_parent
 
-    spec = ApiSpec.model_validate_json(sys.stdin.buffer.read())
+    spec = ApiSpec.model_validate_json(sys.stdin.buffer.readline())
     die_with_parent(spec.parent)
     with suppress(OSError):
         os.nice(PRIORITY)  # behind the daemon's loop and the workers

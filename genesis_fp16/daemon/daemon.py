@@ -30,6 +30,7 @@ from genesis_fp16.daemon.systemd import SystemdNotices
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
+from genesis_fp16.domain.predictor import KnownAgent
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.plugins.discovery import check_not_shadowed
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin
@@ -107,7 +108,7 @@ def serve(settings: Settings) -> None:
         lock.begin(daemon.loop.executor.extend_lease)
         metrics.set_leader(True)
         daemon.start()
-        prediction = PredictionService(settings, daemon.exploration, metrics.on_predictions)
+        prediction = PredictionService(settings, daemon.known_agents, metrics.on_predictions)
         stack.enter_context(closing(prediction))
 
         def tick_services() -> None:
@@ -331,10 +332,19 @@ class Daemon:
         """Whether the next round has runs or due times of the timetable to record."""
         return self._timetable.has_work(self._store.now())
 
-    def exploration(self) -> dict[str, str]:
-        """Exploration of the decisions of each installed agent."""
-        settings = self.loop.settings
-        return {name: settings.for_agent(name).explore for name in self.watch.names}
+    def known_agents(self) -> dict[str, KnownAgent]:
+        """What predictors are told of each installed agent."""
+        settings, known = self.loop.settings, {}
+        for name in self.watch.names:
+            explore, plugin = settings.for_agent(name).explore, self._ready.get(name)
+            if plugin is None:
+                known[name] = KnownAgent(explore=explore)
+                continue
+            version = f"{plugin.distribution} {plugin.version}"
+            known[name] = KnownAgent(
+                explore=explore, entry_point=plugin.entry_point, version=version
+            )
+        return known
 
     def _use_store(self, now: float, unix_now: float) -> None:
         self.loop.dispatch(now)

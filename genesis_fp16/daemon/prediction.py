@@ -1,18 +1,13 @@
 """Where running agents ask, and the process that answers them.
 
-The daemon opens the sockets, so that a connection waits while the process is replaced. The process
-starts with the first connection: a daemon whom no agent asks pays nothing for it. It is told the
-agents and their exploration on its standard input, and reports counts on its standard output.
+The process is told the agents and their exploration on its standard input, and reports counts on
+its standard output. Agents' own code runs in processes of their own, which it asks.
 """
 
 from __future__ import annotations
 
 import grp
 import os
-import select
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,10 +16,11 @@ import structlog
 from pydantic import ValidationError
 
 from genesis_fp16.daemon.api_tokens import TokenError, open_tokens
-from genesis_fp16.daemon.control import bind_address, listen_in
-from genesis_fp16.daemon.restart_delay import RestartDelay
+from genesis_fp16.daemon.service_process import BACKLOG, ServiceProcess, bind_address, listen_in
 from genesis_fp16.domain.predictor import (
+    OWN_SOCKET,
     AgentFigures,
+    KnownAgent,
     Notice,
     PredictorOrder,
     PredictorReport,
@@ -34,12 +30,16 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.system.tokens import UNREADABLE
 
 SOCKET_NAME = "predict.sock"
-MODULE = "genesis_fp16.predictor"
 STOP_SECONDS = 4.0
 TELL_SECONDS = 1.0  # between two looks at what the process should know
-_BACKLOG = 128
-_READ_BYTES, _LONGEST_LINE = 1 << 16, 1 << 22
-_WARNINGS = ("exploration_refused", "published_model_unusable", "request_failed", UNREADABLE)
+_WARNINGS = (
+    "agent_not_loaded",
+    "exploration_refused",
+    "own_predictor_failed",
+    "published_model_unusable",
+    "request_failed",
+    UNREADABLE,
+)
 
 log = structlog.get_logger()
 
@@ -47,11 +47,14 @@ OnFigures = Callable[[str, AgentFigures], None]
 
 
 class PredictionService:
-    """The listener for running agents, and its process.
+    """The listener for running agents, and the processes that answer them.
+
+    One process answers for all agents. One more answers for each agent that overrides
+    `build_model`, once the shared one has reported that it found such a network.
 
     Args:
         settings: Settings of the daemon.
-        agents: Returns the exploration of each known agent by its name.
+        agents: Returns the known agents by name.
         on_figures: Receives the counts of an agent, once a second at most.
         clock: Monotonic seconds.
 
@@ -62,72 +65,55 @@ class PredictionService:
     def __init__(
         self,
         settings: Settings,
-        agents: Callable[[], dict[str, str]],
+        agents: Callable[[], dict[str, KnownAgent]],
         on_figures: OnFigures,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._agents, self._on_figures = settings, agents, on_figures
-        self._clock, self._delay = clock, RestartDelay(clock)
+        self._clock = clock
         self._path = settings.home.absolute() / SOCKET_NAME
-        self._process: subprocess.Popen[bytes] | None = None
-        self._told: dict[str, str] = {}
+        self._shared = ServiceProcess(
+            "predictor", clock, stop_seconds=STOP_SECONDS, on_line=self._on_report
+        )
+        self._own: dict[str, OwnProcess] = {}
+        self._told: dict[str, KnownAgent] = {}
         self._tell_at = 0.0
-        self._unsent, self._unread = b"", b""
-        self._listeners: list[socket.socket] = []
         if settings.predictor:
             check_predictor_tokens(settings)
             self._listen()
 
     @property
     def pid(self) -> int | None:
-        """Process that answers; None while none does."""
-        return None if self._process is None else self._process.pid
+        """Process that answers for all agents; None while none does."""
+        return self._shared.pid
+
+    def own_pid(self, agent: str) -> int | None:
+        """Process that answers for *agent* alone; None while none does."""
+        own = self._own.get(agent)
+        return None if own is None else own.service.pid
 
     def tick(self) -> None:
-        """Start the process if a connection waits for it; called in every round of the loop."""
-        if self._process is not None:
-            self._read_reports()
-            self._tell()
-            code = self._process.poll()
-            if code is None:
-                return
-            self._end_process()
-            self._delay.ended()
-            remedy = (
-                f"it starts with the next request, in {self._delay.seconds:g} s at the earliest"
-            )
-            log.error("predictor_ended", exit_code=code, remedy=remedy)
-        if not self._listeners or not self._delay.is_over():
-            return
-        waiting, _, _ = select.select(self._listeners, [], [], 0)
-        if waiting:
-            self._start()
+        """Start processes that connections wait for; called in every round of the loop."""
+        self._tell()
+        self._shared.tick(self._first_line)
+        for own in list(self._own.values()):
+            own.tick()
 
     def close(self) -> None:
         """Stop answering and close the sockets."""
-        for listener in self._listeners:
-            listener.close()
-        if self._listeners:
+        if self._shared.listeners:
             with suppress(OSError):
                 self._path.unlink()
-        self._listeners.clear()
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._read_reports()
-        self._end_process()
+        self._shared.close()
+        for agent in list(self._own):
+            self._own.pop(agent).close()
 
     def _listen(self) -> None:
         """Listen on the socket in the home, and on TCP; without either the daemon does all else."""
         settings = self._settings
         try:
             listener = listen_in(self._path)
-            self._listeners.append(listener)
+            self._shared.listeners.append(listener)
             if settings.predict_group:
                 os.chown(self._path, -1, grp.getgrnam(settings.predict_group).gr_gid)
                 self._path.chmod(0o660)
@@ -144,22 +130,21 @@ class PredictionService:
         where = f"{settings.predict_host}:{settings.predict_port}"
         try:
             bound = bind_address(settings.predict_host, settings.predict_port)
-            bound.listen(_BACKLOG)
+            bound.listen(BACKLOG)
         except OSError as error:
             remedy = "set GENESIS_PREDICT_HOST and GENESIS_PREDICT_PORT to a free address"
             log.error("predict_address_failed", address=where, error=str(error), remedy=remedy)
         else:
-            self._listeners.append(bound)
+            self._shared.listeners.append(bound)
             log.info("predictor_listening", port=bound.getsockname()[1])
 
-    def _start(self) -> None:
+    def _first_line(self, listeners: tuple[int, ...]) -> str:
         settings = self._settings
-        descriptors = tuple(listener.fileno() for listener in self._listeners)
         self._told = self._agents()
         spec = PredictorSpec(
             agents=self._told,
             parent=os.getpid(),
-            listeners=descriptors,
+            listeners=listeners,
             home=settings.home.absolute(),
             most_models=settings.predict_models,
             outcome_seconds=settings.predict_outcome_seconds,
@@ -167,70 +152,106 @@ class PredictionService:
             token=settings.api_token,
             token_file=settings.api_token_file,
         )
-        self._delay.started()
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=descriptors,
-                start_new_session=True,  # Ctrl-C in a terminal is the daemon's to handle
-            )
-        except OSError as error:  # no memory, no room, no process left
-            log.error("predictor_not_started", error=str(error))
-            self._delay.ended()
-            return
-        for file in (self._process.stdin, self._process.stdout):
-            if file is not None:
-                os.set_blocking(file.fileno(), False)  # it may hang: the daemon must not
-        self._unsent, self._unread = spec.model_dump_json().encode() + b"\n", b""
-        self._send()
-        log.info("predictor_started", pid=self._process.pid)
+        return spec.model_dump_json()
 
     def _tell(self) -> None:
-        """Tell the process which agents there are now."""
-        if self._clock() >= self._tell_at and not self._unsent:
-            self._tell_at = self._clock() + TELL_SECONDS
-            agents = self._agents()
-            if agents != self._told:
-                self._told = agents
-                self._unsent = PredictorOrder(agents=agents).model_dump_json().encode() + b"\n"
-        self._send()
-
-    def _send(self) -> None:
-        if self._unsent and self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):  # it is full, or the process has ended
-                written = os.write(self._process.stdin.fileno(), self._unsent)
-                self._unsent = self._unsent[written:]
-
-    def _read_reports(self) -> None:
-        if self._process is None or self._process.stdout is None:
+        """Tell the shared process which agents there are now; end processes of former ones."""
+        if self.pid is None or self._clock() < self._tell_at:
             return
+        self._tell_at, agents = self._clock() + TELL_SECONDS, self._agents()
+        if agents == self._told:
+            return
+        if self._shared.tell(PredictorOrder(agents=agents).model_dump_json()):
+            self._told = agents
+        for name, own in list(self._own.items()):
+            if agents.get(name) != own.known:  # it is gone, or of another version
+                self._own.pop(name).close()
+
+    def _on_report(self, line: bytes) -> None:
+        report = _parse_report(line)
+        if report is None:
+            return
+        for agent, figures in report.agents.items():
+            if agent in self._told:  # a metric's labels are those of known agents
+                self._on_figures(agent, figures)
+        for notice in report.notices:
+            _log_notice(notice)
+        for agent in report.own_networks:
+            known = self._told.get(agent)
+            if known is not None and known.entry_point and agent not in self._own:
+                self._own[agent] = OwnProcess(self._settings, agent, known, self._clock)
+
+
+class OwnProcess:
+    """The process that answers for an agent with a network of its own, and its socket.
+
+    It alone runs the agent's code, so an agent that hangs, crashes or leaks costs its own answers.
+
+    Args:
+        settings: Settings of the daemon.
+        agent: Name of the agent.
+        known: What is known of it.
+        clock: Monotonic seconds.
+
+    Attributes:
+        known: As given.
+        service: Its process.
+    """
+
+    def __init__(
+        self, settings: Settings, agent: str, known: KnownAgent, clock: Callable[[], float]
+    ) -> None:
+        self._settings, self._agent, self.known = settings, agent, known
+        self._path = settings.home.absolute() / "agents" / agent / OWN_SOCKET
+        self.service = ServiceProcess(
+            "predictor",
+            clock,
+            stop_seconds=STOP_SECONDS,
+            on_line=self._on_report,
+            most_bytes=settings.predict_own_mib << 20,
+            fields={"agent": agent},
+        )
+        try:
+            self.service.listeners.append(listen_in(self._path))
+        except OSError as error:
+            remedy = "without it the agent's decisions follow the order that is given"
+            path = str(self._path)
+            log.error("predict_socket_failed", path=path, error=str(error), consequence=remedy)
+
+    def tick(self) -> None:
+        """Start the process if a connection waits for it; end it if it hangs or is too large."""
+        self.service.tick(self._first_line)
+
+    def close(self) -> None:
+        """Stop answering and close the socket."""
         with suppress(OSError):
-            while part := os.read(self._process.stdout.fileno(), _READ_BYTES):
-                self._unread += part
-        *lines, self._unread = self._unread.split(b"\n")
-        self._unread = self._unread[:_LONGEST_LINE]
-        for line in lines:
-            try:
-                report = PredictorReport.model_validate_json(line)
-            except ValidationError:
-                log.error("predictor_report_unreadable", text=line[:200].decode(errors="replace"))
-                continue
-            for agent, figures in report.agents.items():
-                if agent in self._told:  # a metric's labels are those of known agents
-                    self._on_figures(agent, figures)
-            for notice in report.notices:
-                _log_notice(notice)
+            self._path.unlink()
+        self.service.close()
 
-    def _end_process(self) -> None:
-        if self._process is None:
-            return
-        for file in (self._process.stdin, self._process.stdout):
-            if file is not None:
-                with suppress(OSError):
-                    file.close()
-        self._process = None
+    def _first_line(self, listeners: tuple[int, ...]) -> str:
+        spec = PredictorSpec(
+            agents={self._agent: self.known},
+            parent=os.getpid(),
+            listeners=listeners,
+            home=self._settings.home.absolute(),
+            most_models=1,
+            outcome_seconds=self._settings.predict_outcome_seconds,
+            own=self._agent,
+        )
+        return spec.model_dump_json()
+
+    def _on_report(self, line: bytes) -> None:
+        report = _parse_report(line)
+        for notice in report.notices if report is not None else []:
+            _log_notice(notice)
+
+
+def _parse_report(line: bytes) -> PredictorReport | None:
+    try:
+        return PredictorReport.model_validate_json(line)
+    except ValidationError:
+        log.error("predictor_report_unreadable", text=line[:200].decode(errors="replace"))
+        return None
 
 
 def check_predictor_tokens(settings: Settings) -> None:

@@ -15,18 +15,36 @@ DECISION_KINDS = ("decision", "choice", "transition")
 OUTCOME_STATES = ("recorded", "partial", "late", "repeated")
 
 
+OWN_SOCKET = "predictor.sock"
+"""In an agent's folder: where the process listens that answers for this agent alone."""
+
 _BUCKETS = len(PREDICTION_SECONDS) + 1
+
+
+class KnownAgent(BaseModel):
+    """An agent that is installed.
+
+    Attributes:
+        explore: Exploration of its decisions, as `Exploration.parse` reads it.
+        entry_point: ``module:attribute`` of its factory; empty while its code may not be run.
+        version: Distribution and version of its code.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    explore: str = ""
+    entry_point: str = ""
+    version: str = ""
 
 
 class PredictorOrder(BaseModel):
     """What may change while a predictor runs; one line of its standard input.
 
     Attributes:
-        agents: Exploration of each known agent by its name, as `Exploration.parse` reads it.
+        agents: The known agents by name.
     """
 
     model_config = ConfigDict(frozen=True)
-    agents: dict[str, str] = {}
+    agents: dict[str, KnownAgent] = {}
 
 
 class PredictorSpec(PredictorOrder):
@@ -41,6 +59,8 @@ class PredictorSpec(PredictorOrder):
         seed: Seed of exploration.
         token: Token that TCP demands; None for none.
         token_file: File of further tokens; None for none.
+        own: Agent whose code this process runs, to answer for it alone; None for the process that
+            runs no agent's code and answers for all.
     """
 
     parent: int | None
@@ -51,6 +71,7 @@ class PredictorSpec(PredictorOrder):
     seed: int = 0
     token: Annotated[str | None, Field(repr=False)] = None
     token_file: Path | None = None
+    own: str | None = None
 
 
 class Notice(BaseModel):
@@ -86,8 +107,10 @@ class PredictorReport(BaseModel):
         agents: Counts since the report before, by agent.
         notices: What the daemon's log should show.
         models: Number of models in memory.
+        own_networks: Agents asked for whose networks take a process of their own.
     """
 
     agents: dict[str, AgentFigures] = {}
     notices: list[Notice] = []
     models: int = 0
+    own_networks: list[str] = []

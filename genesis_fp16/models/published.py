@@ -16,6 +16,7 @@ from genesis_fp16.plugins.model_versions import (
     version_in_use,
 )
 from infrastructure.world_model import ModelFileError, NetworkShape, WorldModel
+from infrastructure.world_model.model_files import BuildNetwork
 
 _INDEX = "model.json"
 
@@ -66,19 +67,24 @@ def mark_of(agent_folder: Path) -> Mark | None:
     return Mark(status.st_ino, status.st_mtime_ns, status.st_size, versions_ns)
 
 
-def load_published(agent_folder: Path) -> PublishedModel:
-    """Load the model and find its version; again if it was replaced meanwhile."""
+def load_published(agent_folder: Path, build_network: BuildNetwork | None = None) -> PublishedModel:
+    """Load the model and find its version; again if it was replaced meanwhile.
+
+    Args:
+        build_network: Builds a network of the agent's own; None to refuse one.
+    """
     while True:
         mark = mark_of(agent_folder)
-        loaded = _load(agent_folder, mark)
+        loaded = _load(agent_folder, mark, build_network)
         if mark_of(agent_folder) == mark:
             return loaded
 
 
-def _load(folder: Path, mark: Mark | None) -> PublishedModel:
+def _load(folder: Path, mark: Mark | None, build_network: BuildNetwork | None) -> PublishedModel:
     refused: list[NetworkShape] = []
     try:
-        model = WorldModel.load(folder / PUBLISHED, partial(_refuse_network, refused))
+        build = build_network or partial(_refuse_network, refused)
+        model = WorldModel.load(folder / PUBLISHED, build)
         version = version_in_use(folder, read_versions(folder, verify=False))
         if version is None:
             index = (folder / PUBLISHED / _INDEX).read_bytes()

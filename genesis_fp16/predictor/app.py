@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from genesis_fp16.domain.predictor import PredictorSpec
+from genesis_fp16.domain.predictor import KnownAgent, PredictorSpec
 from genesis_fp16.predictor.documents import openapi
 from genesis_fp16.predictor.figures import Figures
 from genesis_fp16.predictor.gate import Gate
 from genesis_fp16.predictor.journal import Journals
 from genesis_fp16.predictor.models import PublishedModels, ServedModel
+from genesis_fp16.predictor.own_process import OwnProcessError, OwnProcesses
 from genesis_fp16.predictor.problems import MEDIA_TYPE, ProblemError, wrong
 from genesis_fp16.predictor.requests import (
     Choice,
@@ -35,6 +39,7 @@ from infrastructure.agent_contract.agent import AGENT_NAME
 from infrastructure.decisions import content_hash
 from infrastructure.decisions.intake import transition_body
 from infrastructure.options.exploration import Exploration, choose
+from infrastructure.world_model.model_files import BuildNetwork
 
 PROTOCOL = "1"
 MOST_BODY_BYTES = 4 << 20
@@ -53,6 +58,7 @@ class App:
         gate: Checks who asks.
         figures: Receives counts.
         clock: Unix time in seconds.
+        build_network: Builds the network of `PredictorSpec.own`.
     """
 
     def __init__(
@@ -61,10 +67,15 @@ class App:
         gate: Gate,
         figures: Figures,
         clock: Callable[[], float] = time.time,
+        build_network: BuildNetwork | None = None,
     ) -> None:
         self._agents, self._seed, self._clock = spec.home / "agents", spec.seed, clock
         self._gate, self._figures = gate, figures
-        self.models = PublishedModels(spec.home, spec.most_models, figures.notice, clock)
+        self.models = PublishedModels(
+            spec.home, spec.most_models, figures.notice, clock, build_network
+        )
+        self._own = OwnProcesses(self._agents, figures.notice)
+        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
         self.journals = Journals(spec.home, spec.outcome_seconds, clock)
         self._explore: dict[str, Exploration] = {}
         self.know(spec.agents)
@@ -75,13 +86,15 @@ class App:
             "transitions": self._transitions,
             "choices": self._choices,
         }
+        if spec.own is not None:  # the process of all agents records
+            self._posts = {"predict": self._predict, "rank": self._rank}
 
-    def know(self, agents: dict[str, str]) -> None:
+    def know(self, agents: dict[str, KnownAgent]) -> None:
         """Know these agents, with their exploration; others are known by their folder."""
         explore = {}
-        for name, text in agents.items():
+        for name, known in agents.items():
             try:
-                explore[name] = Exploration.parse(text)
+                explore[name] = Exploration.parse(known.explore)
             except ValueError as error:
                 self._figures.notice("exploration_refused", agent=name, error=str(error))
                 explore[name] = Exploration()
@@ -91,6 +104,7 @@ class App:
         """Write what waits and close all files."""
         self.journals.close()
         self.models.close()
+        self._own.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -153,32 +167,54 @@ class App:
         return answer
 
     async def _predict(self, agent: str, content: bytes) -> Answer:
-        body = read_body(PredictBody, content)
-        if (body.action is None) == (body.actions is None):
-            raise wrong("actions", "send either action or actions")
-        actions = body.actions if body.actions is not None else [body.action or {}]
-        path = "actions" if body.actions is not None else "action"
-        _check_question(body.observation, actions, path)
-        served = await self.models.get(agent)
-        return {"agent": agent, **served.predict(body.observation, actions, path)}
+        async with self._turns[agent]:
+            body = read_body(PredictBody, content)
+            if (body.action is None) == (body.actions is None):
+                raise wrong("actions", "send either action or actions")
+            actions = body.actions if body.actions is not None else [body.action or {}]
+            path = "actions" if body.actions is not None else "action"
+            _check_question(body.observation, actions, path)
+            served = await self.models.get(agent)
+            if not served.own_network:
+                return {"agent": agent, **served.predict(body.observation, actions, path)}
+        try:
+            return await self._own.predict(agent, body.observation, actions)
+        except OwnProcessError as error:
+            without = replace(served, problem=str(error))
+            return {"agent": agent, **without.predict(body.observation, actions, path)}
 
     async def _rank(self, agent: str, content: bytes) -> Answer:
-        body = read_body(RankBody, content)
-        _check_question(body.observation, body.actions)
-        served = await self.models.get(agent)
-        return {"agent": agent, **served.rank(body.observation, body.actions)}
+        async with self._turns[agent]:
+            body = read_body(RankBody, content)
+            _check_question(body.observation, body.actions)
+            served = await self.models.get(agent)
+            if not served.own_network:
+                return {"agent": agent, **served.rank(body.observation, body.actions)}
+        return {"agent": agent, **await self._ranking(served, body)}
+
+    async def _ranking(self, served: ServedModel, body: RankBody) -> Answer:
+        """Rank, if the model's network is the agent's own, in its process."""
+        agent = served.agent
+        if not served.own_network:
+            async with self._turns[agent]:
+                return served.rank(body.observation, body.actions)
+        try:
+            return await self._own.rank(agent, body.observation, body.actions)
+        except OwnProcessError as error:
+            return replace(served, problem=str(error)).rank(body.observation, body.actions)
 
     async def _decide(self, agent: str, content: bytes) -> Answer:
-        body = read_body(DecisionBody, content)
-        if body.deferred:
-            raise wrong("deferred", "this version takes no deferred decisions: leave it out")
-        _check_question(body.observation, body.actions)
+        async with self._turns[agent]:
+            body = read_body(DecisionBody, content)
+            if body.deferred:
+                raise wrong("deferred", "this version takes no deferred decisions: leave it out")
+            _check_question(body.observation, body.actions)
         name, served = body.id or uuid.uuid4().hex, await self.models.get(agent)
         served.check(body.observation, body.actions)
         sent = content_hash("decision", body.observation, body.actions, body.group)
 
-        def make() -> dict[str, Any]:
-            return self._decision(served, agent, name, body)
+        async def make() -> dict[str, Any]:
+            return self._decision(await self._ranking(served, body), agent, name, body)
 
         async with self.journals.of(agent) as journal:
             answer, repeated = await journal.decide(name, sent, make)
@@ -187,10 +223,9 @@ class App:
         return answer
 
     def _decision(
-        self, served: ServedModel, agent: str, name: str, body: DecisionBody
+        self, ranking: Answer, agent: str, name: str, body: DecisionBody
     ) -> dict[str, Any]:
         """The record of a new decision without its deadline."""
-        ranking = served.rank(body.observation, body.actions)
         scores = ranking["improvements"] if None in ranking["chances"] else ranking["chances"]
         explore = self._explore.get(agent, _NO_EXPLORATION)
         order = ranking["order"]

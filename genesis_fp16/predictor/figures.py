@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from genesis_fp16.domain.predictor import (
@@ -27,7 +27,11 @@ class Figures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._report = PredictorReport()
-        self._ended = threading.Event()
+        self._ended, self._beat = threading.Event(), threading.Event()
+
+    def beat(self) -> None:
+        """Answers are being given; without a beat nothing is reported, and the daemon acts."""
+        self._beat.set()
 
     def prediction(self, agent: str, outcome: str, seconds: float) -> None:
         """Count an answer to predict, rank or decide, with the time that it took."""
@@ -59,18 +63,26 @@ class Figures:
             report, self._report = self._report, PredictorReport()
         return report
 
-    def report_to(self, file: BinaryIO, models: Callable[[], int]) -> None:
-        """Write a line to *file* once a second, until `end`; to be called in a thread."""
+    def report_to(self, file: BinaryIO, models: Callable[[], tuple[int, list[str]]]) -> None:
+        """Write a line to *file* once a second, until `end`; to be called in a thread.
+
+        Args:
+            models: Returns the number of models in memory, and the agents with networks of their
+                own.
+        """
         while not self._ended.wait(REPORT_SECONDS):
-            self._write(file, models())
+            if self._beat.is_set():
+                self._beat.clear()
+                self.write(file, *models())
 
     def end(self) -> None:
         """Let `report_to` return."""
         self._ended.set()
 
-    def _write(self, file: BinaryIO, models: int) -> None:
+    def write(self, file: BinaryIO, models: int = 0, own_networks: Sequence[str] = ()) -> None:
+        """Report now."""
         report = self.take()
-        report.models = models
+        report.models, report.own_networks = models, list(own_networks)
         try:
             file.write(report.model_dump_json().encode() + b"\n")
             file.flush()

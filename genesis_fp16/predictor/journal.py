@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -106,7 +106,7 @@ class Journal:
             self._note(record, place)
 
     async def decide(
-        self, name: str, content: str, make: Callable[[], LogRecord]
+        self, name: str, content: str, make: Callable[[], Awaitable[LogRecord]]
     ) -> tuple[dict[str, Any], bool]:
         """The answer to a decision, new or repeated, and whether it is repeated.
 
@@ -119,7 +119,7 @@ class Journal:
                 self._check_same(name, known.content, content)
                 answer: dict[str, Any] = self.log.read(known.place)["answer"]
                 return answer, True
-            record = {"kind": "decision", "id": name, "content": content, **make()}
+            record = {"kind": "decision", "id": name, "content": content, **await make()}
             record["deadline"] = record["answer"]["deadline"] = self._deadline()
             await self._record([record])
             return record["answer"], False

@@ -22,6 +22,7 @@ from genesis_fp16.predictor.problems import ProblemError, wrong
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.trajectories.schema import Values, input_problem
 from infrastructure.world_model import WorldModel
+from infrastructure.world_model.model_files import BuildNetwork
 from infrastructure.world_model.scores import score_actions
 
 NEW_SECONDS = 0.5  # in which a new version is loaded while the one before still answers
@@ -160,6 +161,7 @@ class PublishedModels:
         most: Largest number of models in memory; the least recently used one has to go.
         notice: Receives what the log should show: event and fields.
         clock: Unix time in seconds.
+        build_network: Builds the network of an agent that has its own, if this is its own process.
     """
 
     def __init__(
@@ -168,8 +170,10 @@ class PublishedModels:
         most: int,
         notice: Callable[..., None],
         clock: Callable[[], float] = time.time,
+        build_network: BuildNetwork | None = None,
     ) -> None:
         self._agents, self._most, self._notice, self._clock = home / "agents", most, notice, clock
+        self._build_network = build_network
         self._served: OrderedDict[str, ServedModel] = OrderedDict()
         self._loading: dict[str, asyncio.Task[ServedModel]] = {}
         self._thread = ThreadPoolExecutor(1, "models")
@@ -198,6 +202,11 @@ class PublishedModels:
             return served
         return await asyncio.shield(loading)
 
+    def describe(self) -> tuple[int, list[str]]:
+        """Number of agents in memory, and those with networks of their own; for any thread."""
+        served = list(self._served.values())
+        return len(served), [each.agent for each in served if each.own_network]
+
     def peek(self, agent: str) -> ServedModel | None:
         """What is in memory for *agent*; None if nothing is."""
         return self._served.get(agent)
@@ -209,14 +218,21 @@ class PublishedModels:
     async def _load(self, agent: str, before: ServedModel | None) -> ServedModel:
         loop, folder = asyncio.get_running_loop(), self._agents / agent
         while True:
-            load = partial(_load_model, agent, folder)
+            load = partial(_load_model, agent, folder, self._build_network)
             loaded, recorded = await loop.run_in_executor(self._thread, load)
             if before is None or recorded or not self._is_new(loaded.mark):
                 break
             await asyncio.sleep(_RETRY_SECONDS)  # its version is being recorded
-        if loaded.problem and (before is None or before.problem != loaded.problem):
+        if loaded.own_network:
+            pass  # its own process reports
+        elif loaded.problem and (before is None or before.problem != loaded.problem):
             self._notice("published_model_unusable", agent=agent, problem=loaded.problem)
-        if loaded.problem and before is not None and before.model is not None:
+        if (
+            loaded.problem
+            and not loaded.own_network
+            and before is not None
+            and before.model is not None
+        ):
             loaded = replace(before, mark=loaded.mark, problem=loaded.problem)
         elif before is not None and before.version != loaded.version:
             change = {"before": before.version or "none", "now": loaded.version or "none"}
@@ -234,9 +250,11 @@ class PublishedModels:
         return 0 <= age < NEW_SECONDS  # a clock that was set back dates files into the future
 
 
-def _load_model(agent: str, folder: Path) -> tuple[ServedModel, bool]:
+def _load_model(
+    agent: str, folder: Path, build_network: BuildNetwork | None
+) -> tuple[ServedModel, bool]:
     """The published model, and whether its version is recorded."""
-    loaded = load_published(folder)
+    loaded = load_published(folder, build_network)
     served = ServedModel(
         agent=agent,
         model=loaded.model,

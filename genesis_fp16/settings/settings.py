@@ -246,6 +246,8 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     """TCP port of the predictor, which demands a token of the API; 0: any free; empty: no TCP."""
     predict_models: Annotated[int, Field(ge=1, le=100000)] = 200
     """Largest number of models that the predictor keeps in memory."""
+    predict_own_mib: Annotated[int, Field(ge=256, le=1 << 20)] = 2048
+    """Largest memory in MiB of an agent's own predictor process, which runs its build_model."""
     predict_outcome_seconds: Seconds = 86400.0
     """Seconds after a decision in which its outcome counts as the decision's."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from infrastructure.decisions.records import (
     BEGINNING,
@@ -24,10 +23,10 @@ from infrastructure.decisions.records import (
     encode_line,
 )
 from infrastructure.files import flush_folder
+from infrastructure.trajectories.segments import whole_length
 
 SEGMENT_BYTES = 16 << 20  # a segment takes no further batch when it is larger
 _SUFFIX, _LOCK = ".ndjson", ".writer.lock"
-_TAIL_BYTES = 1 << 16
 
 OnDamage = Callable[[Path, int, str], None]
 """Receives each line that is left out: segment, byte offset, reason."""
@@ -165,8 +164,8 @@ class DecisionLog:
         path = segment_path(self.folder, numbers[-1])
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         try:
-            with os.fdopen(os.dup(descriptor), "rb") as file:
-                size, whole = os.fstat(descriptor).st_size, whole_length(file)
+            size = os.fstat(descriptor).st_size
+            whole = whole_length(path, size)
             if whole < size:
                 os.ftruncate(descriptor, whole)
                 os.fsync(descriptor)
@@ -224,16 +223,3 @@ def read_records(
                         on_damage(path, begin, str(error))
                     continue
                 yield Place(number, begin), Place(number, offset), record
-
-
-def whole_length(file: BinaryIO) -> int:
-    """Length of *file* up to and including its last newline."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - _TAIL_BYTES)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0

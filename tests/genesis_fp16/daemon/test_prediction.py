@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from benchmarks.measuring.ports import free_port
 from genesis_fp16.daemon.api_tokens import TokenError
 from genesis_fp16.daemon.prediction import SOCKET_NAME, PredictionService
-from genesis_fp16.domain.predictor import AgentFigures
+from genesis_fp16.domain.predictor import AgentFigures, KnownAgent
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.settings import Settings
 from tests.preloaded import ForkedPopen
@@ -44,7 +44,9 @@ def serve(home_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         **changes: object,
     ) -> PredictionService:
         settings = home_settings.model_copy(update=changes)
-        services.append(PredictionService(settings, lambda: {"qa": explore}, on_figures))
+        services.append(
+            PredictionService(settings, lambda: {"qa": KnownAgent(explore=explore)}, on_figures)
+        )
         return services[-1]
 
     yield serve

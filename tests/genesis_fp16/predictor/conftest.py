@@ -109,7 +109,7 @@ class Predictor:
 
     def start(self, **spec: Any) -> None:
         """Start the process, after the one before has ended."""
-        usual = {"most_models": 8, "outcome_seconds": 3600.0, "agents": {"qa": "none"}}
+        usual = {"most_models": 8, "outcome_seconds": 3600.0, "agents": {"qa": {"explore": "none"}}}
         usual["listeners"] = [self.listener.fileno()]
         told = PredictorSpec(parent=os.getpid(), home=self.home, **usual | self._spec | spec)
         self.process = ForkedPopen(

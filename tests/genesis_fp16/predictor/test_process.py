@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from genesis_fp16.domain.predictor import PredictorOrder
+from genesis_fp16.domain.predictor import KnownAgent, PredictorOrder
 from genesis_fp16.predictor.models import NEW_SECONDS
 from infrastructure.decisions import read_records, take_in
 from infrastructure.trajectories import ReplayBuffer
@@ -134,7 +134,9 @@ def test_versions_are_switched_under_load_without_a_failed_answer(
 
 
 def test_orders_change_exploration_and_reports_count_what_happened(start: Start) -> None:
-    predictor = start(agents={"qa": "none", "fresh": "epsilon 0.9"}, seed=3)
+    predictor = start(
+        agents={"qa": {"explore": "none"}, "fresh": {"explore": "epsilon 0.9"}}, seed=3
+    )
     client = predictor.client()
     chosen = {client.agent("decisions", QUESTION, "fresh")[1]["chosen"] for _ in range(30)}
     assert chosen == {0, 1, 2}
@@ -142,7 +144,14 @@ def test_orders_change_exploration_and_reports_count_what_happened(start: Start)
     assert decision["propensities"] == [1.0, 0.0, 0.0]
     client.agent(f"decisions/{decision['id']}/outcome", {"reward": 1.0})
     client.agent("rank", {"observation": {}})
-    predictor.tell(PredictorOrder(agents={"qa": "softmax 0.1 floor 0.2", "fresh": "wrong"}))
+    predictor.tell(
+        PredictorOrder(
+            agents={
+                "qa": KnownAgent(explore="softmax 0.1 floor 0.2"),
+                "fresh": KnownAgent(explore="wrong"),
+            }
+        )
+    )
     floor = pytest.approx([0.6, 0.2, 0.2])
     wait_until(lambda: client.agent("decisions", QUESTION)[1]["propensities"] == floor)
     report = predictor.report()
