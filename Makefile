@@ -7,7 +7,7 @@ SEED ?= 0
 SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: help run test test-long quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
+.PHONY: help run test test-long genesis-tests quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
@@ -21,6 +21,12 @@ test: $(STAMP)  ## The test suite on two cores; PYTEST_FLAGS reach pytest
 
 test-long: $(STAMP)  ## The trials that take minutes: torture, and a job of five parts
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long $(PYTEST_FLAGS)
+
+# The plugins of its tests stay apart from ours.
+GENESIS_PLUGINS := $(VENV)/genesis-tests
+genesis-tests: $(STAMP)  ## Genesis' own tests on our library, in a minute: CHECKOUT=~/genesis
+	@$(PIP) --constraint constraints.txt --no-deps --upgrade --target $(GENESIS_PLUGINS) pytest-asyncio pytest-benchmark py-cpuinfo pytest-rerunfailures
+	@PYTHONPATH=$(GENESIS_PLUGINS) $(BIN)/python tests/genesis_checkout/run.py $(CHECKOUT)
 
 quick: $(STAMP)  ## The tests that start no process and train nothing for seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not process and not boot" --hypothesis-profile quick $(PYTEST_FLAGS)

@@ -479,6 +479,11 @@ class FP16Trainer:
         """Optimizer steps attempted, in every precision."""
         return self.record.training_steps
 
+    @property
+    def overflow_steps(self) -> int:
+        """Optimizer steps skipped because a gradient was not finite; reads the device."""
+        return self.record.state_dict()["overflow_steps"]
+
     def start_reading(self) -> Callable[[], StepReading | None]:
         """Start to read what happened since the last reading, without waiting for the device.
 

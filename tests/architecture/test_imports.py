@@ -38,7 +38,7 @@ def _daemon_modules(root: Path) -> list[str]:
     names = [".".join(path.relative_to(root).with_suffix("").parts) for path in paths]
     apart = (
         *("genesis_fp16.worker", "genesis_fp16.predictor", "genesis_fp16.models"),
-        "genesis_fp16.__main__",
+        *("genesis_fp16.__main__", "genesis_fp16.compatible"),
     )
     # Alembic runs its scripts by path, inside a migration; they cannot be imported by name.
     return [
