@@ -15,6 +15,7 @@ from agents.se_darwin.certainty import Assessor, describe_certainty
 from agents.se_darwin.collection import evolve_tasks, open_corpus_sandbox
 from agents.se_darwin.features import SPEC
 from agents.se_darwin.prior import PRIOR_FOLDER
+from agents.se_darwin.proposals import Proposals, load_proposers
 from agents.se_darwin.result import (
     Ended,
     EvolutionResult,
@@ -34,6 +35,7 @@ from agents.se_darwin.solution.request import EvolutionRequest, SearchProgress
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
 from infrastructure.agent_contract import RunContext, Transition
+from infrastructure.agent_contract.proposer import Proposer
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.world_model_agent import WorldModelAgent
 
@@ -61,13 +63,15 @@ class SEDarwinAgent(WorldModelAgent):
         success_threshold: Share of passed tests at which `evolve_solution` stops, in (0, 1].
         world_model: Ranker of the candidates of `evolve_solution`; None for the model in use: the
             published one of its *agent_folder* or the prior that ships with the package.
+        proposers: Proposers by name that write candidates for every call of `evolve_solution`,
+            besides the edits and those that the call names.
     """
 
     name = "se-darwin"
     prior_folder = PRIOR_FOLDER
     training_passes = 400  # many passes suit a first run's little data: the best epoch is kept
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the name are options
         self,
         agent_name: str = "se-darwin",
         *,
@@ -76,6 +80,7 @@ class SEDarwinAgent(WorldModelAgent):
         timeout_per_trajectory: float = 5.0,
         success_threshold: float = 1.0,
         world_model: Ranker | None = None,
+        proposers: Mapping[str, Proposer] | None = None,
     ) -> None:
         if not 0.0 < success_threshold <= 1.0 or (
             max_iterations is not None and max_iterations < 1
@@ -89,6 +94,7 @@ class SEDarwinAgent(WorldModelAgent):
         self._max_iterations = max_iterations
         self._timeout_seconds = timeout_per_trajectory
         self._success_threshold = success_threshold
+        self._proposers = dict(proposers or {})
 
     def spec(self) -> TransitionSpec:
         """See `agents.se_darwin.features`."""
@@ -157,12 +163,19 @@ class SEDarwinAgent(WorldModelAgent):
             SandboxUnavailableError: This host cannot isolate candidates; none was run.
         """
         request = EvolutionRequest.from_context(context)
+        proposals = Proposals(
+            self._proposers | load_proposers(request.proposers),
+            code=request.code,
+            description=problem_description,
+            most=request.max_proposals,
+        )
         started = time.monotonic()
         # Torch is imported and a world model read while the program runs with its tests.
         ranking = asyncio.create_task(asyncio.to_thread(self._ranker_for, request))
         try:
-            task, search, ranked_by = await self._find_repair(request, started, ranking)
+            task, search, ranked_by = await self._find_repair(request, proposals, started, ranking)
         finally:
+            await asyncio.to_thread(proposals.close)
             ranking.cancel()  # its result is of no use if the tests are refused
         best, assessment = search.best, search.assessment
         describer = EditDescriber(request.code, task.space)
@@ -195,6 +208,7 @@ class SEDarwinAgent(WorldModelAgent):
                 if not passed
             ],
             certainty=describe_certainty(assessment, describer, request) if assessment else None,
+            proposers=proposals.report(),
         )
 
     def _ranker_for(self, request: EvolutionRequest) -> tuple[Ranker, str]:
@@ -230,6 +244,7 @@ class SEDarwinAgent(WorldModelAgent):
     async def _find_repair(
         self,
         request: EvolutionRequest,
+        proposals: Proposals,
         started: float,
         ranking: asyncio.Task[tuple[Ranker, str]],
     ) -> tuple[RepairTask, Search, str]:
@@ -241,7 +256,9 @@ class SEDarwinAgent(WorldModelAgent):
             policy = Policy(
                 ranker=ranker, batch=self._batch, weighs_effects=request.ranker == "model"
             )
-            evolution = Evolution(task, sandbox, Random(request.seed), policy=policy)
+            evolution = Evolution(
+                task, sandbox, Random(request.seed), policy=policy, proposals=proposals
+            )
             recording = Recording(request.agent_folder if request.record else None)
             with recording:  # closes the buffer even if the search fails
                 search = await asyncio.to_thread(
@@ -293,6 +310,8 @@ class SEDarwinAgent(WorldModelAgent):
             ended = self._reason_to_end(evolution, request, len(iterations), seconds_left)
             remaining = request.max_evaluations - evolution.evaluations
             ran = [] if ended else evolution.run_generation(remaining, seconds=seconds_left)
+            if not ran and not ended and evolution.awaits_proposals:
+                continue
             if not ran:
                 return Search(
                     ended=ended or "exhausted",

@@ -213,6 +213,7 @@ def to_transition(task: RepairTask, outcome: StepResult, sandbox: Sandbox) -> Tr
         "module": task.name.rpartition(".")[0],
         "fault": task.fault,
         "edits": "; ".join(sorted(map(str, outcome.step.edits))),
+        "proposer": outcome.proposer,
     }
     if outcome.child.fixed and task.hidden_tests:
         info["hidden_pass_rate"] = task.hidden_pass_rate(sandbox, outcome.child.source)

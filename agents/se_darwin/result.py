@@ -7,6 +7,7 @@ from typing import Literal, TypedDict
 
 from agents.se_darwin.certainty import Assessment, Certainty
 from agents.se_darwin.edits.rewrite import rewrite
+from agents.se_darwin.proposals import ProposerReport
 from agents.se_darwin.search.evolution import Evolution, StepResult
 from agents.se_darwin.solution.evolved_program import EditDescriber, EvolvedProgram, unified_diff
 from agents.se_darwin.solution.request import EvolutionRequest
@@ -40,8 +41,9 @@ class EvolutionResult(TypedDict):
     the search ended; ``ended_process``, the check in which the given program's process ended before
     its time, if any; ``left_out``, why a test was not run, for each such test; ``failing``, names
     of the checks that the best program fails; ``certainty``, how sure the repair is, or None if the
-    program passes all tests as given or is not repaired. The statistics count candidates until the
-    first repair; those run for certainty are counted there.
+    program passes all tests as given or is not repaired; ``proposers``, what became of the
+    candidates of each proposer, empty without any but the edits. The statistics count candidates
+    until the first repair; those run for certainty are counted there.
     """
 
     success: bool
@@ -58,6 +60,7 @@ class EvolutionResult(TypedDict):
     left_out: list[str]
     failing: list[str]
     certainty: Certainty | None
+    proposers: list[ProposerReport]
 
 
 @dataclass(kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from agents.se_darwin.certainty.choice import (
     pattern,
     weigh,
     weigh_evidence,
+    weigh_proposal,
 )
 from agents.se_darwin.certainty.examples import Examples
 from agents.se_darwin.certainty.inputs import ProgramInput, make_inputs
@@ -22,7 +23,14 @@ from agents.se_darwin.certainty.question import (
     choose_question,
     find_without_result,
 )
-from agents.se_darwin.certainty.rivals import Rivals, edit_chances, find_rivals, log_chance
+from agents.se_darwin.certainty.rivals import (
+    Rivals,
+    edit_chances,
+    find_rivals,
+    log_chance,
+    run_proposals,
+)
+from agents.se_darwin.edits.difference import size_of
 from agents.se_darwin.fork_server.wire import Call
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.search.evolution import Evolution
@@ -63,6 +71,8 @@ class Assessment:
         contradicted: Those that the chosen repair contradicts, as the docstring has them.
         note: What could not be done, and why; else empty.
         seconds: Time that the assessment took.
+        places: Number of places that the chosen repair changes: its edits, or its new lines if it
+            replaces the whole function.
     """
 
     root: Evaluation
@@ -76,6 +86,7 @@ class Assessment:
     contradicted: Sequence[str]
     note: str
     seconds: float
+    places: int
 
     @property
     def chosen(self) -> Evaluation:
@@ -132,18 +143,21 @@ class Assessor:
         most = max(evolution.evaluations, min(SINGLE_EDITS, len(task.space.edits)))
         examples = self._examples(root)
         contradicted: dict[Evaluation, frozenset[int]] = {}
+        evolution.proposals.shares.forget_gains()
 
         def agrees(repair: Evaluation) -> bool:
             if examples is not None:
                 contradicted[repair] = examples.contradicted(repair, self.sandbox)
             return not contradicted.get(repair)
 
+        ends = began + SEARCH_SHARE * self.seconds
+
         def search(known: Rivals, candidates: int) -> Rivals:
             return find_rivals(
                 evolution,
                 known,
                 candidates=candidates,
-                deadline=began + SEARCH_SHARE * self.seconds,
+                deadline=ends,
                 stop=self.stop,
                 is_enough=agrees,
             )
@@ -158,19 +172,32 @@ class Assessor:
             rivals = replace(more, is_cut=False)  # the first part of the search was whole
             if rivals.repairs != searched:
                 comparison = self._compare(root, rivals.repairs, recorded, began)
+        if evolution.proposals:
+            searched = rivals.repairs
+            rivals = run_proposals(
+                evolution, rivals, deadline=ends, stop=self.stop, is_enough=agrees
+            )
+            if rivals.repairs != searched:
+                comparison = self._compare(root, rivals.repairs, recorded, began)
         inputs, behaviours = comparison.inputs, comparison.behaviours
         compared = rivals.repairs[: len(behaviours)]
         chances = edit_chances(task, root, self.ranker)
+
+        def evidence(repair: Evaluation) -> float:
+            wrong = len(contradicted.get(repair, ()))
+            of_edits = weigh_evidence(log_chance(repair.edits, chances), wrong)
+            agreement = evolution.proposals.agreement(repair.source)
+            if not agreement:
+                return of_edits
+            return max(of_edits, weigh_proposal(agreement, len(repair.edits), wrong))
+
         candidates = weigh(
             compared,
             behaviours,
             comparison.given,
             inputs=inputs,
             is_passing=[root.passed[check] for check, _ in calls],
-            evidence=[
-                weigh_evidence(log_chance(repair.edits, chances), len(contradicted.get(repair, ())))
-                for repair in compared
-            ],
+            evidence=[evidence(repair) for repair in compared],
         )
         return Assessment(
             root=root,
@@ -190,6 +217,7 @@ class Assessor:
             ],
             note=_note(calls, rivals, compared),
             seconds=time.monotonic() - began,
+            places=size_of(task.space, candidates[0].repair.edits),
         )
 
     def _compare(

@@ -16,6 +16,7 @@ from agents.se_darwin.tasks.evaluation import Evaluation
 # Evidence is a logarithm: a cost of 1 makes a repair e times less credible.
 CHANCE_WEIGHT = 0.05  # of the logarithm of the ranker's chance
 EDIT_COST = 2.0  # of each edit
+AGREEMENT_WEIGHT = 0.5  # of the logarithm of the share of a proposer's candidates that it is
 CHANGE_COST = 4.0  # if all results near passing tests change
 FAILURE_COST = 4.0  # if it fails on all inputs and the program as given does not
 NO_RESULT_COST = 2.0  # if it returns None on all inputs
@@ -132,6 +133,21 @@ def weigh_evidence(log_chance: float, contradicted: int) -> float:
         contradicted: Number of the examples in the docstring that it contradicts.
     """
     return CHANCE_WEIGHT * log_chance - EXAMPLE_COST * contradicted
+
+
+def weigh_proposal(agreement: float, edits: int, contradicted: int) -> float:
+    """Return what speaks for a repair that a proposer wrote, besides its results, as a logarithm.
+
+    Its edits do not speak against it, as in `weigh` they do: nobody tried them one by one until
+    some passed the tests. Instead it is as credible as its proposer's candidates agree.
+
+    Args:
+        agreement: Share of the candidates of its proposer that are this program, in (0, 1].
+        edits: Number of its edits.
+        contradicted: Number of the examples in the docstring that it contradicts.
+    """
+    evidence = EDIT_COST * edits + AGREEMENT_WEIGHT * log(agreement)
+    return evidence - EXAMPLE_COST * contradicted
 
 
 def without_result(behaviour: Behaviour, inputs: Sequence[ProgramInput]) -> list[int]:

@@ -26,7 +26,8 @@ class Rivals:
     """Programs that pass every test.
 
     Attributes:
-        repairs: The first one found, then the others; no edit of any can be removed.
+        repairs: The first one found, then the others; no edit of any can be removed, except of one
+            that a proposer wrote so.
         origins: By repair, the program that became it when needless edits were removed.
         candidates: Number of candidates that were run to find the others.
         outcomes: Those candidates, except the ones that only removed edits.
@@ -43,6 +44,52 @@ class Rivals:
     def of(cls, repair: Evaluation) -> Rivals:
         """The first repair alone, minimised, before others are looked for."""
         return cls(repairs=(repair,), origins={}, candidates=0, outcomes=(), is_cut=False)
+
+
+class _Repairs:
+    """Collects programs that pass every test, and what they became without needless edits."""
+
+    def __init__(
+        self, evolution: Evolution, known: Rivals, is_enough: Callable[[Evaluation], bool]
+    ) -> None:
+        self.found, self.origins = list(known.repairs), dict(known.origins)
+        self.outcomes = list(known.outcomes)
+        self._evolution, self._is_enough = evolution, is_enough
+        self._before = evolution.evaluations - known.candidates
+        self._sources = {repair.source for repair in self.found}
+        self.has_enough = any(map(is_enough, self.found))
+
+    def add(self, members: Sequence[Evaluation]) -> None:
+        """Add those of *members* that are repairs, the ones with the fewest edits first."""
+        repairs = [member for member in members if member.fixed]
+        for member in sorted(repairs, key=lambda repair: len(repair.edits)):
+            is_new = not any(known.edits <= member.edits for known in self.found)
+            if self._evolution.proposals.agreement(member.source):
+                self._add(member, member)  # what its author left in may matter
+            if is_new:
+                self._add(self._evolution.minimise(member), member)
+
+    def add_generation(self, generation: Sequence[StepResult]) -> None:
+        """Add the repairs among the steps that were run."""
+        self.outcomes += generation
+        self.add([outcome.child for outcome in generation])
+
+    def rivals(self, *, is_cut: bool) -> Rivals:
+        """Return what was found."""
+        return Rivals(
+            repairs=tuple(self.found),
+            origins=self.origins,
+            candidates=self._evolution.evaluations - self._before,
+            outcomes=tuple(self.outcomes),
+            is_cut=is_cut,
+        )
+
+    def _add(self, repair: Evaluation, origin: Evaluation) -> None:
+        if repair.source not in self._sources:
+            self._sources.add(repair.source)
+            self.found.append(repair)
+            self.origins[repair] = origin
+            self.has_enough = self._is_enough(repair) or self.has_enough
 
 
 def find_rivals(
@@ -67,23 +114,11 @@ def find_rivals(
             `PATIENCE` times as many at most.
     """
     is_cut = False
-    repairs, origins, outcomes = list(known.repairs), dict(known.origins), list(known.outcomes)
-    before = evolution.evaluations - known.candidates
-    sources = {repair.source for repair in repairs}
-    pending = [member for member in evolution.archive.members if member.fixed]
-    has_enough = any(map(is_enough, repairs))
+    repairs = _Repairs(evolution, known, is_enough)
+    repairs.add(evolution.archive.members)
     while True:
-        for member in sorted(pending, key=lambda repair: len(repair.edits)):
-            if any(known.edits <= member.edits for known in repairs):
-                continue
-            small = evolution.minimise(member)
-            if small.source not in sources:
-                sources.add(small.source)
-                repairs.append(small)
-                origins[small] = member
-                has_enough = is_enough(small) or has_enough
-        remaining = candidates * (1 if has_enough else PATIENCE) - len(outcomes)
-        if remaining <= 0 or len(repairs) >= MAX_REPAIRS:
+        remaining = candidates * (1 if repairs.has_enough else PATIENCE) - len(repairs.outcomes)
+        if remaining <= 0 or len(repairs.found) >= MAX_REPAIRS:
             break
         seconds = deadline - time.monotonic()
         if is_cut := stop() or seconds <= 0.0:
@@ -91,15 +126,29 @@ def find_rivals(
         generation = evolution.run_generation(remaining, seconds=seconds)
         if not generation:
             break
-        outcomes += generation
-        pending = [outcome.child for outcome in generation if outcome.child.fixed]
-    return Rivals(
-        repairs=tuple(repairs),
-        origins=origins,
-        candidates=evolution.evaluations - before,
-        outcomes=tuple(outcomes),
-        is_cut=is_cut,
-    )
+        repairs.add_generation(generation)
+    return repairs.rivals(is_cut=is_cut)
+
+
+def run_proposals(
+    evolution: Evolution,
+    known: Rivals,
+    *,
+    deadline: float,
+    stop: Callable[[], bool],
+    is_enough: Callable[[Evaluation], bool],
+) -> Rivals:
+    """Run the candidates of other proposers that are left, and wait for those that are written.
+
+    The arguments are those of `find_rivals`.
+    """
+    repairs = _Repairs(evolution, known, is_enough)
+    while evolution.awaits_proposals or evolution.has_waiting_proposals:
+        seconds = deadline - time.monotonic()
+        if stop() or seconds <= 0.0:
+            break
+        repairs.add_generation(evolution.run_proposals(seconds=seconds))
+    return repairs.rivals(is_cut=known.is_cut)
 
 
 def edit_chances(task: RepairTask, root: Evaluation, ranker: Ranker) -> Mapping[Edit, float]:

@@ -113,7 +113,7 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
     Also if few inputs were compared, if it returns None where no call of the tests does, or if it
     contradicts an example in the docstring.
     """
-    edits, checks = len(assessment.chosen.edits), len(assessment.chosen.passed)
+    edits, checks = assessment.places, len(assessment.chosen.passed)
     rivals, compared = assessment.rivals, len(assessment.candidates)
     is_compared = compared == len(rivals.repairs) and (
         compared == 1 or len(assessment.inputs) >= LEAST_INPUTS

@@ -232,7 +232,7 @@ class _Rewriter:
         if not new:
             return self._removal_of_else(owner, role, old)
         changes: list[_Change | _LineChange] = []
-        for first, last, start, end in _differences(old, new):
+        for first, last, start, end in differences(old, new):
             before, after = old[first:last], new[start:end]
             if len(before) == len(after) and not self._are_rearranged(before, after):
                 for place, pair in enumerate(zip(before, after, strict=True), first):
@@ -284,7 +284,7 @@ def _quoted_like(old: bytes, new: ast.AST) -> Iterator[str]:
             yield f'"{written[1:-1]}"'
 
 
-def _differences(
+def differences(
     old: Sequence[ast.stmt], new: Sequence[ast.stmt]
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield ranges of *old* and *new* that differ, aligned by contents and then by type."""

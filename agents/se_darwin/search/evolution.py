@@ -12,6 +12,7 @@ from random import Random
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.effects import MAX_SECONDS, Effect, measure_effects, weigh
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
+from agents.se_darwin.proposals import EDITS, Proposals
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.search.archive import Archive
 from agents.se_darwin.search.frontier import Branch, Choice, Frontier, Neighbourhood
@@ -34,6 +35,7 @@ FLOOR = 0.1
 EFFECTS_SHARE = 0.1  # of the time left, to measure what edits would change
 RUN_PER_MEASUREMENT = 100  # candidates; the effects at n further programs cost n * n of them
 ROWS_PER_RUN = 100
+LEAST_CHANCE = 1e-6
 GROWTH = 10  # a generation has a tenth of the candidates that were run before it
 MOST_PER_GENERATION = 64
 CHECKS_PER_EDIT = 2  # a program with more edits passes few checks by chance
@@ -46,6 +48,7 @@ SPLIT = (
     "duplicates",
     "coverage_runs",
     "minimising",
+    "proposed",
 )
 
 
@@ -60,6 +63,7 @@ class StepResult:
         propensity: Probability with which the policy chose the step.
         parent: Program to which the step was applied.
         child: Program that the step made.
+        proposer: Who proposed it: `EDITS`, or a proposer whose candidate or whose descendant it is.
     """
 
     step: Step
@@ -68,6 +72,7 @@ class StepResult:
     propensity: float
     parent: Evaluation
     child: Evaluation
+    proposer: str = EDITS
 
     @property
     def label(self) -> str:
@@ -83,22 +88,33 @@ class Evolution:
         sandbox: Sandbox in which candidates run.
         rng: Random generator: decides between steps of equal chance, and what is explored.
         policy: Policy that chooses the candidates to run.
+        proposals: Proposers besides the edits; None for none.
 
     Attributes:
         archive: Programs that were kept.
         evaluations: Number of candidates run so far, without those that minimise a repair.
         split: What was run and what was not, by the names in `SPLIT`: candidates with one, two or
             more edits, and unions of two programs; duplicates, which equal a program that was run
-            and were skipped; programs that were run once more to see which lines they run; and
-            programs that were run to minimise a repair.
+            and were skipped; programs that were run once more to see which lines they run;
+            programs that were run to minimise a repair; and candidates of other proposers.
+        proposals: The proposers.
     """
 
-    def __init__(self, task: RepairTask, sandbox: Sandbox, rng: Random, policy: Policy) -> None:
+    def __init__(
+        self,
+        task: RepairTask,
+        sandbox: Sandbox,
+        rng: Random,
+        policy: Policy,
+        *,
+        proposals: Proposals | None = None,
+    ) -> None:
         self._task, self._sandbox, self._rng, self._policy = task, sandbox, rng, policy
         root = task.given or self._run([(frozenset(), task.space.source)], coverage=True)[0]
         self.archive = Archive(root)
         self.evaluations = 0
         self.split = dict.fromkeys(SPLIT, 0)
+        self.proposals = proposals or Proposals()
         self._root = root
         self._features = {root: StepFeatures(task.space, root)}
         self._weights: dict[Edit, float] = {}
@@ -118,7 +134,8 @@ class Evolution:
     ) -> list[StepResult]:
         """Run one generation of candidates: those that are most likely the repair.
 
-        Large generations run faster; they grow so that few are run beyond the first repair.
+        Large generations run faster; they grow so that few are run beyond the first repair. Other
+        proposers have their share of each; see `agents.se_darwin.proposals.shares`.
 
         Args:
             max_candidates: Upper limit, or None.
@@ -126,25 +143,68 @@ class Evolution:
                 of the last generation, but at least as many as run at the same time.
 
         Returns:
-            The steps that were run; empty if every candidate has been tried.
+            The steps that were run; empty if every candidate has been tried, or if only those that
+            are awaited are left; see `awaits_proposals`.
         """
         self._seconds_left = seconds
+        self._take_proposals()
         count = max(self._policy.batch, min(MOST_PER_GENERATION, self.evaluations // GROWTH))
         if count * self._seconds_each > seconds:
             count = max(self._policy.batch, int(seconds / self._seconds_each))
         count = min(count, max_candidates or count)
+        chosen = self._choose(count)
+        if not chosen and self.awaits_proposals:
+            self.proposals.wait(seconds)
+        return self._run_chosen(chosen)
+
+    def run_proposals(self, *, seconds: float = inf) -> list[StepResult]:
+        """Run the candidates of other proposers that have arrived; wait a moment if none has."""
+        self._seconds_left = seconds
+        self._take_proposals()
         chosen: list[tuple[Choice, str]] = []
-        while len(chosen) < count:
-            choice = self._frontier.pop(self._rng, self._policy.epsilon)
-            if choice is None:
-                break
-            if not self.archive.is_untried(choice.step.edits):
-                continue
+        for owner, count in self._frontier.count_waiting().items():
+            for _ in range(count):
+                choice = self._frontier.pop_proposal(owner)
+                if choice is not None and (source := self._new_source(choice)):
+                    chosen.append((choice, source))
+        if not chosen and self.awaits_proposals:
+            self.proposals.wait(seconds)
+        return self._run_chosen(chosen)
+
+    @property
+    def awaits_proposals(self) -> bool:
+        """Whether candidates of other proposers may still come."""
+        return self.proposals.are_awaited
+
+    @property
+    def has_waiting_proposals(self) -> bool:
+        """Whether candidates of other proposers have come and wait for their turns."""
+        return bool(self.proposals) and bool(self._frontier.count_waiting())
+
+    def _choose(self, count: int) -> list[tuple[Choice, str]]:
+        """Return at most *count* steps to run, and the programs that they make."""
+        chosen: list[tuple[Choice, str]] = []
+        turns = self.proposals.shares.executed()
+        while len(chosen) < count and (ready := self._frontier.owners()):
+            turn = self.proposals.shares.next(ready, turns)
+            choice = self._frontier.pop(self._rng, self._policy.epsilon, turn)
+            if choice is not None and (source := self._new_source(choice)):
+                chosen.append((choice, source))
+                turns[turn] += 1
+        return chosen
+
+    def _new_source(self, choice: Choice) -> str:
+        """Return the program that *choice* makes, registered; empty if it has been tried."""
+        if self.archive.is_untried(choice.step.edits):
             source = self._task.space.program(choice.step.edits)
             if self.archive.register(choice.step.edits, source):
-                chosen.append((choice, source))
-            else:
-                self.split["duplicates"] += 1
+                return source
+            self.split["duplicates"] += 1
+        if choice.branch.is_proposal:
+            self.proposals.drop(choice.branch.owner, "run before")
+        return ""
+
+    def _run_chosen(self, chosen: list[tuple[Choice, str]]) -> list[StepResult]:
         if not chosen:
             return []
         programs = [(choice.step.edits, source) for choice, source in chosen]
@@ -155,6 +215,41 @@ class Evolution:
         return [
             self._record(choice, child) for (choice, _), child in zip(chosen, children, strict=True)
         ]
+
+    def _take_proposals(self) -> None:
+        """Let the proposals that have arrived wait for their turns, the likeliest first."""
+        if not self.proposals.are_awaited:
+            return
+        taken = self.proposals.take(
+            self._task,
+            self._root,
+            self.archive.best,
+            waiting=self._frontier.count_waiting(),
+            seconds=self._seconds_left,
+        )
+        space, features = self._task.space, self._features[self._root]
+        modules = {name for batch in taken.values() for each in batch for name in each.modules}
+        if modules:
+            self._sandbox.import_modules(modules)
+        for owner, batch in taken.items():
+            steps = [
+                Step(operator="revision", changed=proposal.edits, edits=proposal.edits)
+                for proposal in batch
+            ]
+            chances = self._policy.ranker.success_chances(
+                observe(space, self._root), [features.describe(step) for step in steps]
+            )
+            total = sum(chances) or 1.0
+            for step, chance in zip(steps, chances, strict=True):
+                self._frontier.push(
+                    Branch(
+                        parent=self._root,
+                        prospect=1.0,
+                        outlook=max(chance / total, LEAST_CHANCE),
+                        added=tuple(step.changed),
+                        owner=owner,
+                    )
+                )
 
     def minimise(self, repaired: Evaluation) -> Evaluation:
         """Remove edits that the repair does not need, one at a time, until every edit is needed."""
@@ -167,17 +262,29 @@ class Evolution:
         return repaired
 
     def _record(self, choice: Choice, child: Evaluation) -> StepResult:
-        parent, step = choice.branch.parent, choice.step
-        is_union = step.operator == "recombination"
-        self.split[SPLIT[3 if is_union else min(3, len(step.edits)) - 1]] += 1
-        if self.archive.add(child, parent) and self._may_grow(child):
+        parent, step, owner = choice.branch.parent, choice.step, choice.branch.owner
+        is_proposal, is_union = choice.branch.is_proposal, step.operator == "recombination"
+        kind = SPLIT[3 if is_union else min(3, len(step.edits)) - 1]
+        self.split["proposed" if is_proposal else kind] += 1
+        best = self.archive.best.score
+        is_kept = self.archive.add(child, parent)
+        gain = (self.archive.best.score - best) / ((1.0 - self._root.score) or 1.0)
+        is_own = is_proposal or owner == EDITS
+        self.proposals.count(owner, child, gain, is_own=is_own)
+        gains_nothing = is_proposal and child.score <= parent.score
+        if is_kept and not gains_nothing and self._may_grow(child):
             odds = SECOND * choice.chance * _ratio(parent, child)
             self._prospects[child] = choice.branch.prospect * odds / (1.0 + odds)
             self._frontier.push(
-                Branch(parent=child, prospect=self._prospects[child], outlook=self._outlook)
+                Branch(
+                    parent=child,
+                    prospect=self._prospects[child],
+                    outlook=self._outlook,
+                    owner=owner,
+                )
             )
             if child.score > parent.score:
-                self._recombine(child)
+                self._recombine(child, owner)
         return StepResult(
             step=step,
             observation=choice.neighbourhood.observation,
@@ -185,9 +292,10 @@ class Evolution:
             propensity=choice.propensity,
             parent=parent,
             child=child,
+            proposer=owner,
         )
 
-    def _recombine(self, child: Evaluation) -> None:
+    def _recombine(self, child: Evaluation, owner: str) -> None:
         """Add the unions of *child* with programs that pass every test which it fails.
 
         If both also pass what the given program passes, each seems to be a part of the repair.
@@ -200,12 +308,20 @@ class Evolution:
                     prospect = self._prospects[child]
                     outlook = UNION if self._keeps(child) and self._keeps(mate) else chance
                     self._frontier.push(
-                        Branch(parent=child, prospect=prospect, outlook=outlook, added=added)
+                        Branch(
+                            parent=child,
+                            prospect=prospect,
+                            outlook=outlook,
+                            added=added,
+                            operator="recombination",
+                            owner=owner,
+                        )
                     )
 
     def _may_grow(self, child: Evaluation) -> bool:
         """Whether programs with one more edit than *child* are candidates."""
-        return not child.fixed and len(child.edits) < self._most_edits
+        has_places = all(edit.node for edit in child.edits)  # not a whole function
+        return not child.fixed and has_places and len(child.edits) < self._most_edits
 
     def _keeps(self, member: Evaluation) -> bool:
         """Whether *member* passes every test that the given program passes."""
@@ -218,7 +334,7 @@ class Evolution:
         observation, features = observe(space, parent), self._features_of(parent)
         if branch.added:
             return Neighbourhood(
-                operator="recombination",
+                operator=branch.operator,
                 observation=observation,
                 features=features,
                 ranked=[(branch.outlook, branch.added)],

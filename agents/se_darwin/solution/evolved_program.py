@@ -10,6 +10,7 @@ from typing import TypedDict
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.edits.edit_space import definition_of
+from agents.se_darwin.proposals import EDITS
 from agents.se_darwin.search.evolution import StepResult
 from agents.se_darwin.tasks.evaluation import Evaluation
 
@@ -94,7 +95,9 @@ class EditDescriber:
         while (outcome := outcome_by_source.pop(source, None)) is not None:
             changed = "; ".join(self.describe(outcome.step.changed))
             score = f"{outcome.parent.score:.2f} -> {outcome.child.score:.2f}"
-            steps.append(f"{outcome.step.operator}: {changed} ({score})")
+            is_own = outcome.proposer == EDITS or outcome.parent.edits
+            by = outcome.step.operator if is_own else f"proposed by {outcome.proposer}"
+            steps.append(f"{by}: {changed} ({score})")
             source = outcome.parent.source
         steps.reverse()
         if needless := program.edits - kept.edits:

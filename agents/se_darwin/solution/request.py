@@ -12,12 +12,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     field_validator,
     model_validator,
 )
 
 from agents.se_darwin.edits import EditSpace
+from agents.se_darwin.proposals.desk import MOST_PROPOSALS
 from agents.se_darwin.sandbox import (
     Limits,
     ProgramSources,
@@ -183,6 +185,8 @@ class EvolutionRequest(BaseModel):
         docstring: Whether a repair must do what the examples in the function's docstring show.
         ranker: What chooses the candidates: the agent's world model (if there is none, suspicion),
             the suspiciousness of the lines they change, or chance.
+        proposers: Options of the proposers, besides the edits, that write candidates, by name.
+        max_proposals: Most candidates to take from each of them.
         on_progress: Called after each generation.
         stop: Called before each generation; the search ends if it returns True.
     """
@@ -209,6 +213,8 @@ class EvolutionRequest(BaseModel):
     max_seconds: float | None = Field(default=None, gt=0.0)
     docstring: bool = True
     ranker: RankerName = "model"
+    proposers: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    max_proposals: int = Field(default=MOST_PROPOSALS, ge=1)
     on_progress: Callable[[SearchProgress], None] | None = None
     stop: Callable[[], bool] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -64,6 +65,8 @@ def _measure(options: argparse.Namespace, source: str, ranker: RankerName, outpu
         max_evaluations=options.max_evaluations,
         seed=options.seed,
         answers=options.answers,
+        proposer=options.proposer,
+        proposer_options=json.loads(options.proposer_options),
     )
     measure(bugs, conditions, output, jobs=options.jobs, log=_log)
 
@@ -167,6 +170,15 @@ def _parser() -> argparse.ArgumentParser:
             type=int,
             default=0,
             help="most questions about a repair that the right program answers, as a test each",
+        )
+        command.add_argument(
+            "--proposer",
+            choices=("", "scripted", "useless", "llm"),
+            default="",
+            help="writes candidates besides the edits: llm, or answers that are known",
+        )
+        command.add_argument(
+            "--proposer-options", default="{}", help="options of llm as JSON: url, model, ..."
         )
         command.add_argument("--jobs", type=int, default=2, help="bugs at the same time")
     make = commands.add_parser("build", help="build the bugs of the manifests from clones")

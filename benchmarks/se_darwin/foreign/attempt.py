@@ -18,7 +18,14 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from agents.se_darwin_agent import SEDarwinAgent
 from benchmarks.se_darwin.foreign.answering import answer
 from benchmarks.se_darwin.foreign.bug import MODULE, ForeignBug
+from benchmarks.se_darwin.foreign.scripted import (
+    ProposerName,
+    ScriptedProposer,
+    draw_samples,
+    executions_in_order,
+)
 from benchmarks.se_darwin.foreign.trial import passed_checks
+from infrastructure.agent_contract.proposer import Proposer
 from infrastructure.world_model import WorldModel
 
 RankerName = Literal["model", "suspicion", "random"]
@@ -35,6 +42,8 @@ class Conditions(BaseModel):
         seed: Seed of the search.
         answers: Most questions about the repair that the right program answers: each answer becomes
             a visible test, and another search begins.
+        proposer: What writes candidates besides the edits; empty for nothing.
+        proposer_options: Options of the proposer ``llm``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +53,8 @@ class Conditions(BaseModel):
     max_evaluations: int = 1000
     seed: int = 0
     answers: int = 0
+    proposer: ProposerName = ""
+    proposer_options: dict[str, JsonValue] = {}
 
 
 class AttemptRequest(BaseModel):
@@ -78,6 +89,9 @@ class AttemptRecord(BaseModel):
         checks: Number of visible checks.
         left_out: Why a test was not run, for each such test.
         certainty: What the agent says about how sure the repair is; None if it says nothing.
+        proposers: What the agent says about the candidates of each proposer.
+        in_order: Executions of the scripted samples in order until one passes; 0 without any.
+        in_order_right: Whether that sample is right.
         error: Why nothing was tried; empty if the search ran.
         answered: The attempt with an answer to the question of this one; None without.
     """
@@ -100,6 +114,9 @@ class AttemptRecord(BaseModel):
     checks: int = 0
     left_out: list[str] = []
     certainty: JsonValue = None
+    proposers: JsonValue = None
+    in_order: int = 0
+    in_order_right: bool = False
     error: str = ""
     answered: AttemptRecord | None = None
 
@@ -158,8 +175,17 @@ def _repair(request: AttemptRequest, bug: ForeignBug) -> AttemptRecord:
     }
     record = AttemptRecord.failed(request, "")
     try:
+        proposers: dict[str, Proposer] = {}
+        if conditions.proposer == "llm":
+            context["proposers"] = {"llm": conditions.proposer_options}
+        elif conditions.proposer:
+            useless = conditions.proposer == "useless"
+            samples = draw_samples(bug, conditions.seed, useless=useless)
+            proposers[conditions.proposer] = ScriptedProposer(samples)
+            if not useless:
+                record.in_order, record.in_order_right = executions_in_order(samples)
         model = WorldModel.load(conditions.model) if conditions.model else None
-        agent = SEDarwinAgent(world_model=model)
+        agent = SEDarwinAgent(world_model=model, proposers=proposers)
         result = asyncio.run(agent.evolve_solution(f"repair {bug.name}", context))
     except (ValueError, RuntimeError) as error:  # a refusal; see `evolve_solution`
         record.error = str(error)
@@ -176,6 +202,7 @@ def _repair(request: AttemptRequest, bug: ForeignBug) -> AttemptRecord:
     record.ended, record.ranked_by = result["ended"], result["ranked_by"]
     record.checks, record.left_out = result["cases_used"], result["left_out"]
     record.certainty = _plain(result.get("certainty"))
+    record.proposers = _plain(result["proposers"])
     if record.repaired:
         record.hidden_passed = _share_passed(bug, best["code_after"])
         record.right = record.hidden_passed == 1.0

@@ -67,6 +67,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
             contradicted=contradicted,
             note="",
             seconds=0.5,
+            places=edits,
         )
         request = EvolutionRequest.from_context(
             {"code": CODE, "function": "solve", "tests": [((1,), 2)]}
