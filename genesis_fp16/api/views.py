@@ -256,6 +256,18 @@ class PauseView(View):
     stops_runs: bool
 
 
+class OutcomesView(View):
+    """Outcomes that make an agent due.
+
+    Attributes:
+        waiting: Number that no run has taken in yet.
+        needed: Number at which it is due.
+    """
+
+    waiting: int
+    needed: int
+
+
 class AgentView(View):
     """An installed or configured agent.
 
@@ -263,6 +275,7 @@ class AgentView(View):
         state: ``ready``, ``pending``, ``quarantined`` or ``disabled``; *why* if it is not ready.
         schedule: The one in force; *next_run_at* is its next due time, null if there is none.
         next_run_local: The same in the schedule's time zone; null if that is UTC.
+        outcomes: Outcomes that decide when it is due; null if its schedule is of times.
         guard: State of the guard.
         last_run: The newest run of it, which may be under way or waiting.
         pauses: Pauses that keep it from starting runs: its own, and that of all agents.
@@ -280,6 +293,7 @@ class AgentView(View):
     overlap: str | None
     next_run_at: float | None
     next_run_local: str | None
+    outcomes: OutcomesView | None
     precision: PrecisionView
     guard: GuardState
     last_run: RunView | None

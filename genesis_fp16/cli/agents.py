@@ -6,7 +6,7 @@ import math
 import os
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +24,12 @@ from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.settings import Settings, load_settings
 from infrastructure.events.preflight_report import PreflightReport
 
+if TYPE_CHECKING:
+    from genesis_fp16.runs.outcome_counts import OutcomeCounts
+    from infrastructure.agent_contract import Schedule
+
 _MODULES_SHOWN = 12
+_COUNTING_SECONDS = 2.0  # in an agent's log of decisions
 
 app = typer.Typer(help="Installed and configured agents, and new ones without code.")
 app.command("add")(configured_agents.add)
@@ -50,12 +55,13 @@ def agents(
     from genesis_fp16.daemon import known_agents
     from genesis_fp16.domain.pause import pauses_of
     from genesis_fp16.domain.schedule import local_due, next_due
+    from genesis_fp16.runs.outcome_counts import OutcomeCounts
 
     ended = not rescan or known_agents.rescan(settings, lambda line: typer.echo(line, err=True))
     plugins = known_agents.known_agents(settings, again=rescan)
     paused = pauses.read_pauses(settings)
     newest = _newest_runs(settings)
-    rows = []
+    rows, counts = [], OutcomeCounts(settings.home)
     for plugin in plugins:
         schedule = due = None
         if plugin.schedule is not None:
@@ -68,6 +74,7 @@ def agents(
                 "schedule": None if schedule is None else str(schedule),
                 "next_run_at": due,
                 "next_run_local": local_due(schedule, due) if schedule else None,
+                "outcomes": _outcomes(counts, plugin.name, schedule),
                 "paused": None if paused is None else [asdict(pause) for pause in of_agent],
                 "last_run": newest[plugin.name].state.value if plugin.name in newest else None,
             }
@@ -84,7 +91,7 @@ def agents(
                     row["state"],
                     "yes" if row["paused"] else "",
                     row["last_run"] or "",
-                    _next_run(row["next_run_at"], row["next_run_local"]),
+                    _next_run(row["next_run_at"], row["next_run_local"], row["outcomes"]),
                     *(row[name] for name in names[2:]),
                 ]
                 for row in rows
@@ -105,7 +112,17 @@ def agents(
         raise typer.Exit(os.EX_TEMPFAIL)
 
 
-def _next_run(due: float | None, local: str | None) -> str:
+def _outcomes(
+    counts: OutcomeCounts, agent: str, schedule: Schedule | None
+) -> dict[str, int] | None:
+    if schedule is None or schedule.outcomes is None:
+        return None
+    return {"waiting": counts.of(agent, _COUNTING_SECONDS), "needed": schedule.outcomes}
+
+
+def _next_run(due: float | None, local: str | None, outcomes: dict[str, int] | None) -> str:
+    if outcomes is not None:
+        return f"at {outcomes['needed']} outcomes, now {outcomes['waiting']}"
     return moment(due) + (f" = {local}" if local else "")
 
 

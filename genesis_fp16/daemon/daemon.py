@@ -36,6 +36,7 @@ from genesis_fp16.plugins.discovery import check_not_shadowed
 from genesis_fp16.plugins.probe import HardwareProbeError, Plugin
 from genesis_fp16.plugins.watch import PluginWatch
 from genesis_fp16.runs.baselines import BaselineRuns
+from genesis_fp16.runs.outcome_counts import OutcomeCounts
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.runs.schedule import Timetable
 from genesis_fp16.settings import Settings
@@ -152,6 +153,7 @@ class Daemon:
         self.loop.reloader.in_use = self._keeps_settings
         self._timetable = Timetable(store, settings.seed)
         self._timetable.is_paused = self._is_paused
+        self._timetable.count_outcomes = OutcomeCounts(settings.home).of
         self._pauses: PausesInForce = {}  # as logged and shown
         self._ask_store_at = 0.0  # in monotonic seconds
         self._ready: dict[str, Plugin] = {}

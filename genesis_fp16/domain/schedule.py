@@ -42,11 +42,14 @@ def next_due(schedule: Schedule, after: float) -> float | None:
     """The first due time later than *after*, both in Unix seconds.
 
     Returns:
-        None if the schedule never fires again, for example on the 30th of February.
+        None if the schedule never fires again, for example on the 30th of February, or if outcomes
+        decide.
 
     Raises:
         ValueError: The cron expression is malformed.
     """
+    if schedule.outcomes is not None:
+        return None
     trigger = _trigger(schedule)
 
     def fire_after(seconds: float) -> float | None:
@@ -101,6 +104,8 @@ def local_due(schedule: Schedule, due: float | None) -> str | None:
 
 def longest_gap(schedule: Schedule, after: float) -> float:
     """Longest gap in seconds between due times after *after*; enough to span a weekend."""
+    if schedule.outcomes is not None:
+        return math.nan
     if schedule.cron is None:
         return float(schedule.every_seconds or math.nan)
     due = islice(_walk(schedule, after, math.inf), DUE_TIMES_OF_A_PERIOD)

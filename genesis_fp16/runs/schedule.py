@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from typing import Any
 
 import structlog
 
@@ -44,6 +45,7 @@ class Timetable:
         lags: Agent to how late its last fire was noticed, in seconds.
         changed: Agents for which one of these has changed; the reader empties it.
         is_paused: Returns whether the agent is paused.
+        count_outcomes: Returns how many outcomes of the agent wait for its next run.
     """
 
     def __init__(self, store: Store, first_seed: int) -> None:
@@ -58,8 +60,10 @@ class Timetable:
         self._handle_at: dict[str, float] = {}
         self._last_tick = -math.inf
         self._skipped_for: dict[str, str] = {}
+        self._by_data: dict[str, Schedule] = {}  # agents that outcomes make due
         self._held: set[str] = set()  # agents that were due while they were paused
         self.is_paused: Callable[[str], bool] = lambda _agent: False
+        self.count_outcomes: Callable[[str], int] = lambda _agent: 0
         self.next_runs: dict[str, float | None] = {}
         self.periods: dict[str, float] = {}
         self.lags: dict[str, float] = {}
@@ -100,7 +104,9 @@ class Timetable:
 
     def remove(self, agent: str) -> None:
         """Queue no more runs of *agent*; if it is added again, it has missed those meanwhile."""
-        for known in (self._added, self._schedules, self._handled_until, self._handle_at):
+        known: dict[str, Any]
+        by_agent = (self._added, self._schedules, self._by_data, self._handled_until)
+        for known in (*by_agent, self._handle_at):
             known.pop(agent, None)
         self._changed_schedules.pop(agent, None)
         for shown in (self.next_runs, self.periods, self.lags):
@@ -119,6 +125,7 @@ class Timetable:
         self._last_tick = now
         self._read_last_due(now)
         self._release()
+        self._look_at_data(now)
         if not self._added:  # else one of those may have been due for longer
             self._record_due(now)
         self._apply_changes(now)
@@ -126,7 +133,18 @@ class Timetable:
     def _count_from(self, now: float) -> None:
         """Handle agents again that were handled later than *now*: the clock was set back."""
         for agent, until in self._handled_until.items():
-            if until > now:
+            if until > now and agent not in self._by_data:
+                self._handle(agent, at=now)
+
+    def _look_at_data(self, now: float) -> None:
+        """Make agents due of whose outcomes enough wait, at most as often as they say."""
+        for agent, schedule in self._by_data.items():
+            last, gap = self._handled_until.get(agent, -math.inf), schedule.every_seconds or 0.0
+            if last <= now < last + gap or self.is_paused(agent):
+                continue
+            if self.count_outcomes(agent) < (schedule.outcomes or 0):
+                continue
+            if schedule.overlap == "replace" or not self._store.unfinished(agent):
                 self._handle(agent, at=now)
 
     def _release(self) -> None:
@@ -151,6 +169,9 @@ class Timetable:
             last = last_due.get(agent)
             if last is not None:
                 self._handled_until[agent] = last
+            if schedule.outcomes is not None:
+                self._plan(agent, now)
+                continue
             # Due at once if it never was, or if the clock has been set back since.
             due_at = now if last is None or last > now else next_due(schedule, last)
             if due_at is None or due_at > now:
@@ -162,9 +183,13 @@ class Timetable:
     def _plan(self, agent: str, now: float) -> None:
         """Compute when *agent* is due next."""
         schedule = self._schedules[agent]
+        self._handle_at.pop(agent, None)
+        self._by_data.pop(agent, None)
+        if schedule.outcomes is not None:
+            self._by_data[agent] = schedule
         due_at = next_due(schedule, now)
         if agent not in self.next_runs:
-            next_run, local = _timestamp(due_at), local_due(schedule, due_at)
+            next_run, local = _timestamp(schedule, due_at), local_due(schedule, due_at)
             fields = {} if local is None else {"local_time": local}
             log.info(
                 "agent_scheduled", agent=agent, schedule=str(schedule), next_run=next_run, **fields
@@ -211,7 +236,8 @@ class Timetable:
         for at, agent in taken:
             if self._handle_at.get(agent) != at or agent in self._held:
                 continue  # planned again since, or paused
-            if agent not in self._missed and self._handled_until[agent] <= now:
+            by_data = agent in self._by_data
+            if not by_data and agent not in self._missed and self._handled_until[agent] <= now:
                 self.lags[agent] = now - at
             self._missed.discard(agent)
             self._handled_until[agent] = now
@@ -236,6 +262,8 @@ class Timetable:
 
     def _due_times(self, agent: str, now: float) -> list[float]:
         schedule, last = self._schedules[agent], self._handled_until.get(agent)
+        if schedule.outcomes is not None:
+            return [now]
         if last is None:
             return [] if schedule.catch_up == "none" else [now]
         return missed(schedule, last, now, schedule.catch_up if agent in self._missed else "latest")
@@ -262,7 +290,9 @@ class Timetable:
                     )
 
 
-def _timestamp(seconds: float | None) -> str:
+def _timestamp(schedule: Schedule, seconds: float | None) -> str:
+    if schedule.outcomes is not None:
+        return f"at {schedule.outcomes} outcomes"
     if seconds is None:
         return "never"
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

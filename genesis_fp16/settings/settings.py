@@ -72,7 +72,7 @@ class AgentSettings(BaseModel):
     enabled: OrEmpty[bool] = None
     """Whether the agent is loaded; false cancels its waiting runs; empty: the agent's default."""
     schedule: Hot[ScheduleText] = None
-    """'every 30m', 'cron 0 3 * * mon' or 'cron 30 1 * * * Europe/Helsinki'; empty: its own."""
+    """'every 30m', 'every 500 outcomes, at most hourly', 'cron 0 3 * * mon'; empty: its own."""
     catch_up: Hot[OrEmpty[CatchUp]] = None
     """Runs for due times that were missed: none, latest or all; empty: the agent's own choice."""
     overlap: Hot[OrEmpty[Overlap]] = None

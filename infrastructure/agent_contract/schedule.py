@@ -22,16 +22,26 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _INTERVAL = re.compile(r"every\s+(\d+(?:\.\d+)?)\s*([smhd])")
+_OUTCOMES = re.compile(
+    r"every\s+(\d+)\s+outcomes?(?:,?\s+at\s+most\s+"
+    r"(?:(?P<often>hourly|daily)|every\s+(?P<count>\d+(?:\.\d+)?)\s*(?P<unit>[smhd])))?"
+)
+_OFTEN_SECONDS = {"hourly": 3600.0, "daily": 86400.0}
+_SHORTEST_GAP_SECONDS = 60.0  # between runs that data make due, unless the schedule says another
+_MOST_OUTCOMES = 10**9
 _NUMERIC_WEEKDAY = re.compile(r"\d")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """An interval *or* a five-field cron expression, in UTC unless it names a time zone.
+    """An interval, a five-field cron expression, in UTC unless it names a time zone, or outcomes.
 
     Attributes:
         every_seconds: Interval in seconds, anchored to a fixed start, so that restarts of the
-            daemon neither shift nor postpone the due times.
+            daemon neither shift nor postpone the due times. With *outcomes*, the shortest time
+            between two runs.
+        outcomes: Number of outcomes and transitions, reported to the predictor and not yet taken
+            in by a run, that makes the agent due; None for a schedule by time alone.
         cron: Five fields; weekdays by name (``mon``), because some programs count Monday as 1
             and others Tuesday.
         timezone: Name of the cron expression's time zone, such as ``Europe/Helsinki``; None means
@@ -51,6 +61,7 @@ class Schedule:
     """
 
     every_seconds: float | None = None
+    outcomes: int | None = None
     cron: str | None = None
     timezone: str | None = None
     repeated_hour: RepeatedHour | None = None
@@ -59,20 +70,7 @@ class Schedule:
     overlap: Overlap = "skip"
 
     def __post_init__(self) -> None:
-        if (self.every_seconds is None) == (self.cron is None):
-            raise ValueError("a schedule needs exactly one of every_seconds and cron")
-        if self.every_seconds is not None and not 1.0 <= self.every_seconds <= 366 * 86400.0:
-            raise ValueError(
-                f"every_seconds must lie between 1 second and 366 days, got {self.every_seconds}"
-            )
-        if self.cron is not None:
-            fields = self.cron.split()
-            if len(fields) != 5:
-                raise ValueError(
-                    f"cron needs five fields (minute hour day month weekday), got {self.cron!r}"
-                )
-            if _NUMERIC_WEEKDAY.search(fields[4]):
-                raise ValueError(f"name the weekday in cron {self.cron!r}: mon, not 1")
+        self._check_times()
         if self.timezone is not None:
             if self.cron is None:
                 raise ValueError("only a cron expression has a time zone; an interval needs none")
@@ -83,30 +81,68 @@ class Schedule:
                 known = f"{', '.join(choices[:-1])} or {choices[-1]}"
                 raise ValueError(f"{name} must be {known}, got {value!r}")
 
+    def _check_times(self) -> None:
+        if (self.every_seconds is None) == (self.cron is None):
+            raise ValueError("a schedule needs exactly one of every_seconds and cron")
+        if self.every_seconds is not None and not 1.0 <= self.every_seconds <= 366 * 86400.0:
+            raise ValueError(
+                f"every_seconds must lie between 1 second and 366 days, got {self.every_seconds}"
+            )
+        if self.outcomes is not None:
+            if self.every_seconds is None:
+                raise ValueError("outcomes need every_seconds, the shortest time between two runs")
+            if not 1 <= self.outcomes <= _MOST_OUTCOMES:
+                raise ValueError(f"outcomes must lie between 1 and 10^9, got {self.outcomes}")
+        if self.cron is not None:
+            fields = self.cron.split()
+            if len(fields) != 5:
+                raise ValueError(
+                    f"cron needs five fields (minute hour day month weekday), got {self.cron!r}"
+                )
+            if _NUMERIC_WEEKDAY.search(fields[4]):
+                raise ValueError(f"name the weekday in cron {self.cron!r}: mon, not 1")
+
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Read ``every 30m``, ``every 6h``, ``cron 0 3 * * mon`` or the latter with a time zone.
+        """Read one of the forms below.
+
+        ``every 30m``; ``cron 0 3 * * mon``, with a time zone or without; ``every 500 outcomes``,
+        at most once a minute; ``every 500 outcomes, at most every 1h`` (or ``hourly``, ``daily``).
 
         Raises:
-            ValueError: *text* is neither; the message shows both forms.
+            ValueError: *text* is none of them; the message shows the forms.
         """
         text = text.strip()
         if interval := _INTERVAL.fullmatch(text.lower()):
             return cls(every_seconds=float(interval[1]) * _UNIT_SECONDS[interval[2]])
+        if by_data := _OUTCOMES.fullmatch(text.lower()):
+            gap = _OFTEN_SECONDS.get(by_data["often"] or "", _SHORTEST_GAP_SECONDS)
+            if by_data["count"]:
+                gap = float(by_data["count"]) * _UNIT_SECONDS[by_data["unit"]]
+            return cls(every_seconds=gap, outcomes=int(by_data[1]))
         if text.lower().startswith("cron "):
             words = text.split()[1:]
             timezone = words.pop() if len(words) == 6 else None
             return cls(cron=" ".join(words).lower(), timezone=timezone)
-        raise ValueError(f"write a schedule as 'every 30m' or 'cron 0 3 * * mon', got {text!r}")
+        raise ValueError(
+            "write a schedule as 'every 30m', 'cron 0 3 * * mon' or 'every 500 outcomes, at most "
+            f"every 1h', got {text!r}"
+        )
 
     def __str__(self) -> str:
         if self.cron is not None:
             return f"cron {self.cron}" + (f" {self.timezone}" if self.timezone else "")
-        seconds = self.every_seconds or 0.0
-        for unit, size in reversed(_UNIT_SECONDS.items()):
-            if seconds % size == 0:
-                return f"every {seconds / size:.0f}{unit}"
-        return f"every {seconds:g}s"
+        interval = f"every {_shown(self.every_seconds or 0.0)}"
+        if self.outcomes is None:
+            return interval
+        return f"every {self.outcomes} outcomes, at most {interval}"
+
+
+def _shown(seconds: float) -> str:
+    for unit, size in reversed(_UNIT_SECONDS.items()):
+        if seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"
 
 
 def check_timezone(name: str) -> None:

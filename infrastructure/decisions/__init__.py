@@ -7,6 +7,7 @@ from infrastructure.decisions.content_hash import content_hash
 from infrastructure.decisions.intake import IntakeReport, take_in
 from infrastructure.decisions.log import DecisionLog, LogBusyError, LogWriteError, read_records
 from infrastructure.decisions.records import LogRecord, Place
+from infrastructure.decisions.waiting import WaitingOutcomes
 
 __all__ = [
     "DecisionLog",
@@ -15,6 +16,7 @@ __all__ = [
     "LogRecord",
     "LogWriteError",
     "Place",
+    "WaitingOutcomes",
     "content_hash",
     "read_records",
     "take_in",

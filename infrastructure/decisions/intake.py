@@ -88,6 +88,16 @@ def take_in(log: Path, replay: Path, *, now: float) -> IntakeReport:
     return report
 
 
+def taken_until(log: Path) -> Place:
+    """Place up to which the log in the folder *log* was taken in.
+
+    Raises:
+        OSError: The state cannot be read, or is damaged.
+    """
+    state = _read_state(log / STATE_FILE)
+    return Place(state.segment, state.offset)
+
+
 class _Reading:
     def __init__(self, log: Path, state: _State, report: IntakeReport) -> None:
         self._log, self._state, self._report = log, state, report

@@ -51,7 +51,10 @@ def test_a_daemon_answers_its_agents_and_learns_from_what_they_report(
     make_daemon: Callable[..., Any],
 ) -> None:
     daemon = make_daemon()
-    daemon.configure(GENESIS_AGENTS__QUICK__EXPLORE='"epsilon 1"')
+    daemon.configure(
+        GENESIS_AGENTS__QUICK__EXPLORE='"epsilon 1"',
+        GENESIS_AGENTS__QUICK__SCHEDULE='"every 2 outcomes, at most every 1s"',
+    )
     daemon.start()
     assert predictors(daemon.log) == [], "it starts when somebody asks"
     daemon.wait_for(lambda: ask(daemon.home, "rank", QUESTION)[0] == 200, "to know the agent")
@@ -68,8 +71,11 @@ def test_a_daemon_answers_its_agents_and_learns_from_what_they_report(
         return daemon.metrics().value("genesis_outcomes_total", agent="quick", state="repeated")
 
     daemon.wait_for(lambda: outcomes() >= 1, "to count outcomes")
-    done = daemon.cli("run", "quick")
-    assert done.returncode == 0, done.stdout + done.stderr
+
+    def runs() -> float:
+        return daemon.metrics().value("genesis_runs_total", agent="quick", result="succeeded")
+
+    daemon.wait_for(lambda: runs() == 1, "to train once two outcomes are there")
     recorded = ReplayBuffer(daemon.home / "agents" / "quick" / "replay").read()
     decided = [row for row in recorded if "decision" in row.info]
     assert sorted(row.info["decision"] for row in decided) == ["first", "second"]

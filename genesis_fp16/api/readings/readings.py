@@ -23,6 +23,7 @@ from genesis_fp16.domain.schedule import local_due
 from genesis_fp16.guard.evidence import EvidenceError, read_evidence
 from genesis_fp16.plugins.model_versions import KeptVersion
 from genesis_fp16.plugins.probe import Plugin
+from genesis_fp16.runs.outcome_counts import OutcomeCounts
 from genesis_fp16.runs.run_folder import describe_removal
 from genesis_fp16.settings import (
     VARIABLES,
@@ -36,6 +37,7 @@ from genesis_fp16.settings import (
 from genesis_fp16.settings.settings import display
 from genesis_fp16.store import Store
 from genesis_fp16.store.daemon_status import STARTING, DaemonStatus
+from infrastructure.agent_contract import Schedule
 
 ATTEMPTS_SHOWN = 20
 EVENTS_READ_BYTES = 4 << 20  # of one attempt; of a longer file its newest quarter of that
@@ -65,6 +67,7 @@ class Readings:
         self._plugins: list[Plugin] = []
         self._plugins_until = 0.0
         self._scans, self._due = KeptScan(), DueTimes()
+        self._counts = OutcomeCounts(self.home)
         self._doctor: views.DoctorView | None = None
         self._looking, self._checking = threading.Lock(), threading.Lock()
 
@@ -137,6 +140,7 @@ class Readings:
             overlap=None if schedule is None else schedule.overlap,
             next_run_at=due,
             next_run_local=local_due(schedule, due) if schedule else None,
+            outcomes=self._outcomes(plugin.name, schedule),
             precision=state.view(plugin.name),
             guard=state.decision(plugin.name).state,
             last_run=None if newest is None else views.RunView.model_validate(newest),
@@ -144,6 +148,11 @@ class Readings:
                 views.PauseView.model_validate(pause) for pause in pauses_of(pauses, plugin.name)
             ],
         )
+
+    def _outcomes(self, agent: str, schedule: Schedule | None) -> views.OutcomesView | None:
+        if schedule is None or schedule.outcomes is None:
+            return None
+        return views.OutcomesView(waiting=self._counts.of(agent), needed=schedule.outcomes)
 
     def pauses(self) -> list[views.PauseView]:
         """All pauses in force."""

@@ -60,6 +60,40 @@ def test_an_agent_that_never_ran_is_due_at_once_and_then_on_the_hour(store, time
     assert table.periods["a"] == HOUR
 
 
+def test_outcomes_make_an_agent_due_at_most_as_often_as_it_says(store, timetable) -> None:
+    by_data, waiting = Schedule.parse("every 500 outcomes, at most hourly"), [499]
+
+    def begun(now: float) -> Timetable:
+        table = timetable()
+        table.count_outcomes = lambda _agent: waiting[0]
+        begin(table, "a", by_data, now)
+        return table
+
+    table = begun(NOON)
+    assert (due_times(store), table.next_runs) == ([], {"a": None}), "not at once: data decide"
+    waiting[0] = 500
+    table.tick(NOON + 5)
+    assert due_times(store) == [NOON + 5]
+    assert math.isnan(table.periods["a"])
+    table.tick(NOON + 2 * HOUR)
+    assert due_times(store) == [NOON + 5], "its run has not taken them in yet"
+    finish_all(store)
+    waiting[0] = 700
+    again = begun(NOON + HOUR)
+    again.tick(NOON + HOUR)
+    assert due_times(store) == [], "not within an hour, nor after a restart"
+    again.tick(NOON + HOUR + 5)
+    assert due_times(store) == [NOON + HOUR + 5]
+    finish_all(store)
+    again.tick(NOON)  # the clock was set back
+    assert due_times(store) == [NOON]
+    finish_all(store)
+    again.change("a", HOURLY)
+    again.tick(NOON + 10)
+    again.tick(NOON + HOUR + 10)
+    assert due_times(store) == [NOON + HOUR]
+
+
 @on_each_database
 def test_a_changed_schedule_makes_no_run_of_the_past_due(store, timetable) -> None:
     table = timetable()

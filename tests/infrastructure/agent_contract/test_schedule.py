@@ -26,6 +26,20 @@ def test_what_is_printed_can_be_read(number, unit):
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("every 500 outcomes", "every 500 outcomes, at most every 1m"),
+        ("Every 500 outcomes, at most hourly", "every 500 outcomes, at most every 1h"),
+        ("every 1 outcome at most every 90m", "every 1 outcomes, at most every 90m"),
+    ],
+)
+def test_outcomes(text, shown):
+    schedule = Schedule.parse(text)
+    assert str(schedule) == shown
+    assert Schedule.parse(shown) == schedule
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("hourly", "every 30m"),
@@ -33,6 +47,8 @@ def test_what_is_printed_can_be_read(number, unit):
         ("cron 0 3 * *", "five fields"),
         ("cron 0 3 * * 1", "mon, not 1"),
         ("", "every 30m"),
+        ("every 0 outcomes", "between 1 and"),
+        ("every 500 outcomes, at most weekly", "at most every 1h"),
     ],
 )
 def test_a_wrong_schedule_shows_the_remedy(text, words):

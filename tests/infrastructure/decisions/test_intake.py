@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infrastructure.agent_contract import Transition
-from infrastructure.decisions import DecisionLog, Place, take_in
+from infrastructure.decisions import DecisionLog, Place, WaitingOutcomes, take_in
 from infrastructure.decisions.intake import STATE_FILE
 from infrastructure.trajectories import ReplayBuffer
 
@@ -135,3 +135,20 @@ def test_a_damaged_state_stops_the_intake(tmp_path: Path, log: Any) -> None:
     with pytest.raises(OSError, match="restore"):
         take(tmp_path)
     assert recorded(tmp_path) == []
+
+
+def test_what_waits_for_the_next_run_is_counted_in_the_log(tmp_path: Path, log: Any) -> None:
+    waiting = WaitingOutcomes(tmp_path / "decisions")
+    assert waiting.count() == 0, "before there is a log"
+    first, second = decide(log, "d1"), decide(log, "d2")
+    report(log, "d1", first)
+    report(log, "d2", second, "partial")
+    log.append([{"kind": "transition", "id": "t", "transition": {}}])
+    assert waiting.count() == 2, "a partial outcome waits for its decision's final one"
+    report(log, "d2", second, "late", superfluous=True)
+    assert waiting.count(0.0) == 2
+    assert WaitingOutcomes(tmp_path / "decisions").count() == 2, "after a restart"
+    take(tmp_path)
+    assert waiting.count() == 0
+    report(log, "d3", decide(log, "d3"))
+    assert waiting.count() == 1
