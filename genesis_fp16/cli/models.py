@@ -1,8 +1,10 @@
-"""``genesis-fp16 models``: kept versions of an agent's model, and back to an earlier one."""
+"""``genesis-fp16 models``: kept versions of an agent's model, an earlier one put back, ONNX."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,11 +12,19 @@ from genesis_fp16.cli.arguments import check_agent_name, check_reason
 from genesis_fp16.cli.output import JsonFlag, print_json, print_line, print_table
 from genesis_fp16.cli.settings import load_location
 from genesis_fp16.cli.store import open_existing_store, open_store
+from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.moments import moment
 
 if TYPE_CHECKING:
     from genesis_fp16.daemon.models import AgentModels
     from genesis_fp16.plugins.model_versions import KeptVersion
+
+
+class ModelExportError(GenesisError, ValueError):
+    """A model was not exported; the message says why, and what to do."""
+
+    exit_code = os.EX_DATAERR
+
 
 app = typer.Typer(help="Kept versions of an agent's published model.", no_args_is_help=True)
 
@@ -64,6 +74,35 @@ def roll_back(
         return
     typer.echo(f"{name} uses version {version.id}, published {moment(version.published_at)}")
     typer.echo(f"a run may publish a better one: genesis-fp16 agents pause {name} prevents that")
+
+
+@app.command("export")
+def export(
+    agent: str,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="File to write; else AGENT.onnx in this folder.")
+    ] = None,
+    file_format: Annotated[
+        Literal["onnx"], typer.Option("--format", help="Format of the file.")
+    ] = "onnx",
+) -> None:
+    """Write AGENT's published model as one ONNX graph, and a file that describes its inputs."""
+    from genesis_fp16.plugins.model_versions import PUBLISHED
+    from infrastructure.world_model import ModelFileError, WorldModel
+    from infrastructure.world_model.onnx_export import OnnxExportError, export_onnx
+
+    settings = load_location()
+    with open_existing_store(settings) as store:
+        name = check_agent_name(agent, store) or agent
+    target = to or Path(f"{name}.{file_format}")
+    try:
+        model = WorldModel.load(settings.home / "agents" / name / PUBLISHED).fitted_model
+        description = None if model is None else export_onnx(model, target)
+    except FileNotFoundError:
+        raise ModelExportError(f"no model of {name} is published yet") from None
+    except (ModelFileError, OnnxExportError, OSError) as error:
+        raise ModelExportError(f"the model of {name} was not exported: {error}") from error
+    typer.echo(f"{target} holds the model of {name}, {description} describes its inputs")
 
 
 def _cells(version: KeptVersion, in_use: str | None) -> list[object]:

@@ -63,15 +63,21 @@ def tensor_bytes(content: object) -> tuple[bytes, FileHash]:
     return data, hash_bytes(data)
 
 
-def read_tensors(file: Path | BinaryIO | bytes, device: torch.device | str = "cpu") -> Any:  # noqa: ANN401
+def read_tensors(
+    file: Path | BinaryIO | bytes, device: torch.device | str = "cpu", *, mapped: bool = False
+) -> Any:  # noqa: ANN401
     """The content that was written, its tensors on *device*. Check the hash first.
+
+    Args:
+        mapped: Whether to map the tensors of a path into memory, so that processes share its pages;
+            for a file that is never changed in place. A tensor that is written to is copied.
 
     Raises:
         TensorFileError: torch cannot read it without unpickling, or the file is missing.
     """
     source = BytesIO(file) if isinstance(file, bytes) else file
     try:
-        return torch.load(source, map_location=device, weights_only=True)
+        return torch.load(source, map_location=device, weights_only=True, mmap=mapped)
     except MemoryError:
         raise
     except Exception as error:  # torch raises many types of exceptions for damaged bytes

@@ -18,6 +18,7 @@ from torch.nn import Module
 from infrastructure.files import (
     JsonFileError,
     hash_bytes,
+    hash_file,
     read_json,
     write_atomically,
 )
@@ -190,8 +191,8 @@ def _rebuild(
         ensemble: Module = EnsembleNetwork(shape, **cast("dict[str, int]", description["network"]))
     else:
         ensemble = build_network(NetworkShape.of(encoder, codec))
-    ensemble.load_state_dict(states["ensemble"])
-    linear.load_state_dict(states["linear"])
+    for network, name in ((ensemble, "ensemble"), (linear, "linear")):
+        network.load_state_dict(_in_float32(states[name]), assign=True)  # the mapped tensors
     return FittedModel(
         encoder=encoder,
         codec=codec,
@@ -201,6 +202,12 @@ def _rebuild(
         calibration=Calibration.from_json(description["calibration"]),
         policy_shift_warning=str(description["caution"]),
     )
+
+
+def _in_float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: each.float() if each.is_floating_point() else each for name, each in state.items()
+    }
 
 
 def _blend_weights(description: Mapping[str, Any], codec: TargetCodec) -> BlendWeights:
@@ -230,13 +237,13 @@ def _file_in_place(path: Path) -> Iterator[None]:
 def _read_weights(path: Path, digest: str) -> Mapping[str, Mapping[str, Tensor]]:
     try:
         with _file_in_place(path):
-            data = path.read_bytes()
+            hashed = hash_file(path)
     except FileNotFoundError:
         raise ModelFileError(path, "the file is missing") from None
-    if hash_bytes(data).sha256 != digest:
+    if hashed.sha256 != digest:
         raise ModelFileError(path, "its hash differs from the one in model.json")
     try:
-        return cast("Mapping[str, Mapping[str, Tensor]]", read_tensors(data))
+        return cast("Mapping[str, Mapping[str, Tensor]]", read_tensors(path, mapped=True))
     except TensorFileError as error:
         raise ModelFileError(path, f"torch cannot read it ({error})") from None
 

@@ -16,7 +16,8 @@ from infrastructure.world_model.distributions import (
 from infrastructure.world_model.distributions.box_calibration import COVERAGE
 from infrastructure.world_model.distributions.confidence import Confidence
 
-_NOT_IN_STATE = ("reward", "terminated")
+NOT_IN_STATE = ("reward", "terminated")
+"""Targets that the next observation does not hold."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +119,7 @@ def to_predictions(
     }
     return [
         Prediction(
-            next_state={n: column[row] for n, column in states.items() if n not in _NOT_IN_STATE},
+            next_state={n: column[row] for n, column in states.items() if n not in NOT_IN_STATE},
             success_probability=(
                 None if spec.success is None else chances[spec.success[0]][row][spec.success[1]]
             ),
@@ -167,7 +168,7 @@ def _next_values(
     name: str, target: Box, distribution: BoxDistribution, observations: Sequence[Values]
 ) -> list[FieldValue]:
     means: list[list[float]] = distribution.mean.tolist()
-    if target.delta and name not in _NOT_IN_STATE:
+    if target.delta and name not in NOT_IN_STATE:
         before = [observation.get(name) for observation in observations]
         means = [_added(*pair) for pair in zip(before, means, strict=True)]
     return [tuple(row) if target.shape else row[0] for row in means]

@@ -8,7 +8,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,7 @@ _OOD_WARNING = "not to be trusted, and so close to the base rate"
 
 
 _ROWS_WITH_EPOCHS = 32
+_FEW_ROWS = 1000  # predicted as fast by one thread; several wait for one another
 
 
 class EpochRecord(TypedDict):
@@ -317,12 +318,13 @@ class WorldModel:
             return [untrained_prediction(self.spec) for _ in observations]
         if not observations:
             return []
-        features = self._model.encoder.encode(observations, actions)
-        predicted = self._model.predict(features)
+        with _one_thread() if len(observations) <= _FEW_ROWS else nullcontext():
+            features = self._model.encoder.encode(observations, actions)
+            predicted = self._model.predict(features)
+            confidence = Confidence.of(predicted, self._model.codec, features.out_of_distribution)
         reasoning = f"{self._model.family} model, calibrated on held-out groups"
         if warning := self._model.policy_shift_warning:
             reasoning += f"; not to be trusted under another policy: {warning}"
-        confidence = Confidence.of(predicted, self._model.codec, features.out_of_distribution)
         predictions = to_predictions(self.spec, predicted, observations, confidence, reasoning)
         if not features.flags:
             return predictions

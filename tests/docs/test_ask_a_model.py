@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from genesis_client import Agent
 
+from genesis_fp16.models import NoModelError
 from tests.clients.python.predictor_process import PredictorProcess
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "ask-a-model.md"
@@ -23,12 +24,17 @@ def run_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Agent, list
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     for name in ("GENESIS_HOME", "GENESIS_PREDICT_SOCKET", "GENESIS_PREDICT_URL"):
         monkeypatch.delenv(name, raising=False)
-    blocks = dict(BLOCK.findall(PAGE.read_text()))
+    blocks = BLOCK.findall(PAGE.read_text())
+    (client, in_process), (commands,) = (
+        [text for kind, text in blocks if kind == wanted] for wanted in ("python", "bash")
+    )
     names: dict[str, Any] = {}
-    exec(compile(blocks["python"], PAGE.name, "exec"), names)
+    exec(compile(client, PAGE.name, "exec"), names)
     agent: Agent = names["agent"]
     assert agent.flush(20.0)
-    commands = blocks["bash"].replace("\nask ", "\necho; ask ")
+    with pytest.raises(NoModelError, match="no model is published yet"):
+        exec(compile(in_process, PAGE.name, "exec"), names)
+    commands = commands.replace("\nask ", "\necho; ask ")
     done = subprocess.run(
         ["bash", "-euc", commands], capture_output=True, text=True, check=False, cwd=folder
     )

@@ -230,7 +230,7 @@ def _box(
     mean_NK, variance_NK = standardiser.invert(center_NK, total_NK)
     mean_NC, variance_NC = mean_NK, variance_NK
     if not all(standardiser.kept):
-        kept = torch.tensor(standardiser.kept)
+        kept = [number for number, varies in enumerate(standardiser.kept) if varies]
         mean_NC, variance_NC = base.mean.clone(), base.variance.clone()
         mean_NC[:, kept], variance_NC[:, kept] = mean_NK, variance_NK
     return BoxDistribution(

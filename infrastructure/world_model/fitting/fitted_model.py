@@ -89,7 +89,10 @@ class FittedModel:
 
     def combine(self, predicted: NetworkPredictions) -> TargetDistributions:
         """Predict each target from what the two networks predict; see `predict`."""
-        base = base_rate_distributions(self.codec, len(predicted.out_of_distribution))
+        rows = predicted.out_of_distribution.shape[
+            0
+        ]  # `len` would be a constant in an exported graph
+        base = base_rate_distributions(self.codec, rows)
         mixed = blend(predicted.ensemble, predicted.linear, base, self.weights)
         calibrated = self.calibration.apply(mixed, self.codec)
         return shrink_to_base_rate(calibrated, base, predicted.out_of_distribution)

@@ -251,7 +251,8 @@ class LinearNetwork(nn.Module):
     def heads(self, output_NO: Tensor) -> dict[str, Tensor]:
         """Split *output_NO* (means of all `Box` targets, then all logits) into raw head outputs."""
         boxes = len(self.log_variance)
-        variance_NB = self.log_variance.expand(len(output_NO), boxes)
+        rows = output_NO.shape[0]  # `len` would be a constant in an exported graph
+        variance_NB = self.log_variance.expand(rows, boxes)
         moments_NO = _interleave(self.shape, output_NO[:, :boxes], variance_NB)
         return split_heads(self.shape, torch.cat([moments_NO, output_NO[:, boxes:]], 1)[None])
 
