@@ -61,6 +61,7 @@ class ReplayAgent(WorldModelAgent):
         self.patience = given.patience or self.patience
         self.batch_size = given.batch_size or self.batch_size
         self.newest_transitions = given.newest_transitions or self.newest_transitions
+        self.off_policy_gate = given.off_policy_gate or self.off_policy_gate
 
     def spec(self) -> TransitionSpec:
         """The fields that the definition declares."""

@@ -20,6 +20,7 @@ from genesis_fp16.predictor.documents import openapi
 from genesis_fp16.predictor.figures import Figures
 from genesis_fp16.predictor.gate import Gate
 from genesis_fp16.predictor.journal import Journals
+from genesis_fp16.predictor.judge import Judge
 from genesis_fp16.predictor.models import PublishedModels, ServedModel
 from genesis_fp16.predictor.own_process import OwnProcessError, OwnProcesses
 from genesis_fp16.predictor.problems import MEDIA_TYPE, ProblemError, wrong
@@ -76,7 +77,8 @@ class App:
         )
         self._own = OwnProcesses(self._agents, figures.notice)
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        self.journals = Journals(spec.home, spec.outcome_seconds, clock)
+        figures.judge = judge = Judge(self.models.peek)
+        self.journals = Journals(spec.home, spec.outcome_seconds, clock, judge.add)
         self._explore: dict[str, Exploration] = {}
         self.know(spec.agents)
         self._posts: dict[str, _Handler] = {

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from genesis_fp16.domain.predictor import (
     PREDICTION_SECONDS,
     AgentFigures,
+    JudgedOutcomes,
     Notice,
     PredictorReport,
 )
+
+if TYPE_CHECKING:
+    from genesis_fp16.predictor.judge import Judge
 
 REPORT_SECONDS = 1.0
 _MOST_NOTICES = 20  # of one report
@@ -22,9 +26,13 @@ class Figures:
     """Counts since the last report; safe in several threads.
 
     If nobody reads the reports, counts go on in one report, and further notices are dropped.
+
+    Attributes:
+        judge: Compares outcomes with predictions before each report; None to compare nothing.
     """
 
     def __init__(self) -> None:
+        self.judge: Judge | None = None
         self._lock = threading.Lock()
         self._report = PredictorReport()
         self._ended, self._beat = threading.Event(), threading.Event()
@@ -81,6 +89,10 @@ class Figures:
 
     def write(self, file: BinaryIO, models: int = 0, own_networks: Sequence[str] = ()) -> None:
         """Report now."""
+        judged = self._judged()
+        with self._lock:
+            for agent, outcomes in judged.items():
+                self._of(agent).judged = outcomes
         report = self.take()
         report.models, report.own_networks = models, list(own_networks)
         try:
@@ -88,6 +100,15 @@ class Figures:
             file.flush()
         except OSError:  # the daemon is gone: standard input tells, too
             self._ended.set()
+
+    def _judged(self) -> dict[str, JudgedOutcomes]:
+        if self.judge is None:
+            return {}
+        try:
+            return self.judge.take()
+        except Exception as error:  # a defect of ours must not end the reports
+            self.notice("outcomes_not_judged", error=repr(error))
+            return {}
 
     def _of(self, agent: str) -> AgentFigures:
         figures = self._report.agents.get(agent)

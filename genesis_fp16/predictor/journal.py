@@ -13,11 +13,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from genesis_fp16.predictor.problems import ProblemError
 from infrastructure.decisions import (
+    LOG_FOLDER,
     DecisionLog,
     LogRecord,
     LogWriteError,
@@ -28,7 +30,6 @@ from infrastructure.decisions import (
 from infrastructure.decisions.log import segment_path, segments
 from infrastructure.decisions.records import BEGINNING
 
-FOLDER = "decisions"  # in the agent's folder
 MOST_IDS = 100_000  # of one agent; the oldest are forgotten
 MOST_IDS_IN_ALL = 200_000  # the journals least recently used are closed
 _READ_BYTES = 64 << 20  # of the log's end, in which ids are looked for
@@ -68,6 +69,7 @@ class Journal:
         commit: Writes records durably and returns their places.
         outcome_seconds: Time after a decision in which its outcome counts as the decision's.
         clock: Unix time in seconds.
+        came_true: Called with each transition, and each outcome that counts, once it is recorded.
 
     Attributes:
         log: The agent's log.
@@ -80,8 +82,9 @@ class Journal:
         commit: Callable[[DecisionLog, Sequence[LogRecord]], asyncio.Future[list[Place]]],
         outcome_seconds: float,
         clock: Callable[[], float],
+        came_true: Callable[[LogRecord], None] = lambda _record: None,
     ) -> None:
-        self.log, self._commit = DecisionLog(folder), commit
+        self.log, self._commit, self._came_true = DecisionLog(folder), commit, came_true
         self._outcome_seconds, self._clock = outcome_seconds, clock
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._transitions: OrderedDict[str, str] = OrderedDict()
@@ -244,6 +247,8 @@ class Journal:
             raise ProblemError(503, str(error), headers=_RETRY_AFTER) from error
         for place, record in zip(places, records, strict=True):
             self._note(record, place)
+            if record["kind"] == "transition" or record.get("state") == "recorded":
+                self._came_true(record)
 
     def _note(self, record: LogRecord, place: Place) -> None:
         kind, name = record["kind"], record["id"]
@@ -285,11 +290,18 @@ class Journals:
         home: GENESIS_HOME.
         outcome_seconds: See `Journal`.
         clock: Unix time in seconds.
+        came_true: Called with the agent, the folder of its log, and each transition or outcome
+            that was recorded and counts.
     """
 
     def __init__(
-        self, home: Path, outcome_seconds: float, clock: Callable[[], float] = time.time
+        self,
+        home: Path,
+        outcome_seconds: float,
+        clock: Callable[[], float] = time.time,
+        came_true: Callable[[str, Path, LogRecord], None] = lambda _agent, _log, _record: None,
     ) -> None:
+        self._came_true = came_true
         self._agents, self._outcome_seconds, self._clock = home / "agents", outcome_seconds, clock
         self._open: OrderedDict[str, Journal] = OrderedDict()
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -333,8 +345,9 @@ class Journals:
             journal.log.close()
 
     async def _open_journal(self, agent: str) -> None:
-        folder = self._agents / agent / FOLDER
-        journal = Journal(folder, self._commit, self._outcome_seconds, self._clock)
+        folder = self._agents / agent / LOG_FOLDER
+        came_true = partial(self._came_true, agent, folder)
+        journal = Journal(folder, self._commit, self._outcome_seconds, self._clock, came_true)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._reader, journal.read)
         self._open[agent] = journal

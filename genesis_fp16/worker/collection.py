@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from genesis_fp16.worker.channel import ProgressReporter
 from infrastructure.agent_contract import Agent, RunContext, Transition
-from infrastructure.decisions import take_in
+from infrastructure.decisions import LOG_FOLDER, take_in
 from infrastructure.files import json_text, read_json, write_atomically
 from infrastructure.trajectories import BufferSnapshot, BufferView, ReplayBuffer
 from infrastructure.trajectories.compaction import compact
@@ -137,7 +137,7 @@ class Collection:
 
     def _take_in_decisions(self, folder: Path) -> None:
         """Add what running agents have reported since the last run, each outcome once."""
-        log, logger = self._context.agent_folder / "decisions", self._context.logger
+        log, logger = self._context.agent_folder / LOG_FOLDER, self._context.logger
         try:
             report = take_in(log, folder, now=time.time())
         except OSError as error:

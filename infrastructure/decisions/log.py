@@ -25,6 +25,7 @@ from infrastructure.decisions.records import (
 from infrastructure.files import flush_folder
 from infrastructure.trajectories.segments import whole_length
 
+LOG_FOLDER = "decisions"  # in the agent's folder
 SEGMENT_BYTES = 16 << 20  # a segment takes no further batch when it is larger
 _SUFFIX, _LOCK = ".ndjson", ".writer.lock"
 

@@ -22,6 +22,11 @@ from infrastructure.world_model.fitting import (
 )
 from infrastructure.world_model.fitting.scoring import PRIMARY, held_out_base_rate, measure, row_nll
 from infrastructure.world_model.model_files import BuildNetwork
+from infrastructure.world_model_agent.off_policy import (
+    LoggedDecisions,
+    OffPolicyCheck,
+    check_off_policy,
+)
 from infrastructure.world_model_agent.prior import Prior, PriorError
 from infrastructure.world_model_agent.rollout_check import check_rollouts
 
@@ -57,16 +62,19 @@ def gate_publication(
     published: Path,
     build_network: BuildNetwork,
     prior: Path | None = None,
+    decisions: LoggedDecisions | None = None,
 ) -> GateDecision:
     """Select the candidate on the calibration groups and test it on the test groups.
 
     The candidate must beat the base rate, the twin of the prior, and the published model, unless
-    that one was never compared with this prior and so is not in use.
+    that one was never compared with this prior and so is not in use. What its choices would have
+    been worth is estimated from the logged decisions of the test groups.
 
     Args:
         published: Folder of the published model; may be empty or damaged.
         build_network: Function that builds the network whose weights are saved there.
         prior: Folder of the prior that ships with the agent, if one does.
+        decisions: The agent's log, and what the estimate must show; None for none.
     """
     candidates = fit_candidates(data, ensemble)
     family = select_family(candidates, data)
@@ -81,7 +89,13 @@ def gate_publication(
         for name, prediction in predicted.items()
     }
     skills = {f"{name}.{PRIMARY}": metrics[PRIMARY] for name, metrics in measured.items()}
-    metrics = {**measured[family], **skills, f"{PRIMARY}_standard_error": error}
+    metrics = {
+        **measured[family],
+        **skills,
+        f"{PRIMARY}_standard_error": error,
+        "nll_standard_error": clustered_standard_error(nll_N, test.groups),
+        "nll_deviation": float(nll_N.std()),
+    }
 
     if not skill > Z_95_ONE_SIDED * error:
         reason = (
@@ -107,19 +121,40 @@ def gate_publication(
     rivals.append(_compare_published(data, nll_N, published, build_network, shipped))
     for rival in rivals:
         metrics |= rival.metrics
+    off_policy = OffPolicyCheck()
+    if decisions is not None:
+        in_use = _load_comparable(data, published, build_network, shipped)
+        off_policy = check_off_policy(decisions, frozenset(test.groups), candidate, in_use)
+        metrics |= off_policy.metrics
     lost = [rival for rival in rivals if not rival.is_beaten]
     gain = f"{family} beats the base rate by {skill:.4f} nats on held-out groups"
-    if lost:
+    if lost or off_policy.problem:
         reasons = [f"not better than {rival.text}" for rival in lost]
+        reasons += [off_policy.problem or off_policy.text]
     else:
-        reasons = [gain, *(rival.text for rival in rivals if rival.text)]
+        reasons = [gain, *(rival.text for rival in rivals), off_policy.text]
+    is_published = not lost and not off_policy.problem
     return GateDecision(
-        published=not lost,
-        reason="; ".join(reasons),
+        published=is_published,
+        reason="; ".join(filter(None, reasons)),
         candidate=candidate,
         metrics=metrics,
-        beaten_prior=shipped.digest if shipped is not None and not lost else "",
+        beaten_prior=shipped.digest if shipped is not None and is_published else "",
     )
+
+
+def _load_comparable(
+    data: TrainingData, published: Path, build_network: BuildNetwork, prior: Prior | None
+) -> FittedModel | None:
+    """The model in use if it ranks the same fields; of a prior, the one that answers."""
+    try:
+        model = WorldModel.load(published, build_network)
+        if prior is not None and model.beaten_prior != prior.digest:
+            model = prior.load("twin", data.spec, build_network)
+    except (FileNotFoundError, ModelFileError, PriorError):
+        return None
+    fitted = model.fitted_model
+    return fitted if fitted is not None and fitted.spec == data.spec else None
 
 
 def _what_would_decide(data: TrainingData, skill: float, error: float) -> str:

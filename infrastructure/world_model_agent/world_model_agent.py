@@ -30,6 +30,7 @@ from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.run_context import ROWS_FOLDER
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
+from infrastructure.decisions import LOG_FOLDER
 from infrastructure.trajectories.collector import collector_paused
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from infrastructure.world_model import NetworkShape, WorldModel
     from infrastructure.world_model.fitting import TrainingData
+    from infrastructure.world_model_agent.off_policy import OffPolicyGate
     from infrastructure.world_model_agent.prior import ModelInUse
 
 
@@ -60,6 +62,9 @@ class WorldModelAgent(ABC):
         newest_transitions: Maximum number of transitions to train on; the newest are taken. More
             than 200,000 are trained on from memory-mapped files in the run's folder; see
             `prepare_large_data`.
+        off_policy_gate: What the off-policy estimate must show for a model to be published:
+            nothing (empty), ``not_worse`` than the model in use, or ``better``; see
+            `check_off_policy`.
         prior_folder: Folder of the prior that ships with the agent, as
             `infrastructure.world_model_agent.prior.build_prior` wrote it; None for none. It is in
             use until a run publishes a model that beats it.
@@ -74,6 +79,7 @@ class WorldModelAgent(ABC):
     batch_size: int = 256
     keep_fp32: Sequence[str] = ()
     newest_transitions: int = 200_000
+    off_policy_gate: OffPolicyGate = ""
     prior_folder: Path | None = None
 
     _data: TrainingData | None = None
@@ -187,12 +193,20 @@ class WorldModelAgent(ABC):
             OSError: Writing the model failed; the previous one stays published.
         """
         from infrastructure.world_model import WorldModel
+        from infrastructure.world_model_agent.off_policy import LoggedDecisions
         from infrastructure.world_model_agent.publication import gate_publication
 
         if self._data is None:
             raise RuntimeError("publish needs the data of build_job: call build_job first")
         folder = self.published_folder(context)
-        decision = gate_publication(self._data, model, folder, self.build_model, self.prior_folder)
+        decision = gate_publication(
+            self._data,
+            model,
+            folder,
+            self.build_model,
+            self.prior_folder,
+            LoggedDecisions(log=context.agent_folder / LOG_FOLDER, gate=self.off_policy_gate),
+        )
         world_model = WorldModel.from_fitted(decision.candidate, decision.metrics)
         world_model.beaten_prior = decision.beaten_prior
         agent_metrics = self.evaluate(world_model, self._data.test.transitions)

@@ -348,6 +348,14 @@ class FeatureEncoder:
         """
         return self._encode(observations, actions, {})
 
+    def standardised_observations(self, observations: Sequence[Values]) -> Tensor:
+        """Standardised numbers of the observations, 0 where one is missing: ``[N, K]`` float32."""
+        columns = [torch.empty(len(observations), 0)]
+        for key, field, values in _columns(self._spec, observations, [{}] * len(observations)):
+            if isinstance(field, Box) and key.startswith("observation."):
+                columns.append(self._standardisers[key].apply(_numbers(values, field)))
+        return torch.cat(columns, dim=1)
+
     def _encode(
         self,
         observations: Sequence[Values],

@@ -156,7 +156,7 @@ def usual_pattern(record_format: RecordFormat) -> str:
 
 
 class TrainingTable(_Table):
-    """Bounds of a run; see the attributes of `WorldModelAgent`. None keeps the default."""
+    """Bounds of a run, and its gate; see `WorldModelAgent`. None keeps the default."""
 
     steps: int | None = Field(None, ge=1)
     passes: int | None = Field(None, ge=1)
@@ -164,6 +164,7 @@ class TrainingTable(_Table):
     patience: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)
     newest_transitions: int | None = Field(None, ge=1)
+    off_policy_gate: Literal["not_worse", "better"] | None = None
 
 
 class AgentDefinition(_Table):

@@ -2,6 +2,7 @@
 
 Held-out rows are weighted by one over the propensity of their action (inverse propensity
 weighting). They then represent a policy that draws uniformly: the one farthest from any ranking.
+Rows without a propensity, and decisions that could not have gone otherwise, do not count.
 If the predicted frequencies are wrong there, or too few random actions were recorded to tell,
 every prediction carries a warning.
 """
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from infrastructure.agent_contract.transition import Transition
+from infrastructure.decisions.intake import DECISION_KEY
 from infrastructure.trajectories.encoding import TargetCodec
 from infrastructure.world_model.distributions.metrics import expected_calibration_error
 from infrastructure.world_model.distributions.predictive import (
@@ -67,19 +69,31 @@ def check_policy_shift(
         happened_N: Observed outcomes, bool.
         transitions: The same rows; only their propensities are read.
     """
-    if any(transition.propensity is None for transition in transitions):
+    rows = [row for row, transition in enumerate(transitions) if _explored(transition)]
+    if not rows:
+        missing = any(transition.propensity is None for transition in transitions)
+        why = "propensities were not recorded" if missing else "no decision explored"
         return PolicyShiftCheck(
             ece=float("nan"),
             effective_sample_size=0.0,
-            warning="propensities were not recorded, so other policies cannot be checked",
+            warning=f"{why}, so other policies cannot be checked",
         )
-    propensity_N = torch.tensor([t.propensity for t in transitions], dtype=torch.float64)
+    propensity_N = torch.tensor([transitions[row].propensity for row in rows], dtype=torch.float64)
     weight_N = (1.0 / propensity_N).clamp(max=MAX_WEIGHT)
     effective = float(weight_N.sum().square() / weight_N.square().sum())  # Kish's formula
-    ece = expected_calibration_error(probability_N, happened_N, weight_N)
+    ece = expected_calibration_error(probability_N[rows], happened_N[rows], weight_N)
     warning = ""
     if effective < MIN_EFFECTIVE_SAMPLE_SIZE:
         warning = f"effective sample of {effective:.0f} rows is too few to check other policies"
     elif ece > MAX_ECE:
         warning = f"under a uniform policy its probabilities are off by {ece:.2f} on average"
     return PolicyShiftCheck(ece=ece, effective_sample_size=effective, warning=warning)
+
+
+def _explored(transition: Transition) -> bool:
+    """Whether other actions were possible, or all were tried: not with a decision of propensity 1.
+
+    An agent that tries every action, and so records 1 itself, says nothing of a decision.
+    """
+    propensity = transition.propensity
+    return propensity is not None and (propensity < 1.0 or DECISION_KEY not in transition.info)

@@ -1,5 +1,6 @@
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,12 +17,28 @@ def _rows(count, propensity):
     ]
 
 
-@pytest.mark.parametrize("missing", [range(4), range(1)])
-def test_missing_propensities_give_a_warning(missing):
-    rows = _rows(4, lambda row: None if row in missing else 0.5)
-    check = check_policy_shift(torch.full((4,), 0.5), torch.ones(4).bool(), rows)
+def test_missing_propensities_give_a_warning():
+    check = check_policy_shift(
+        torch.full((4,), 0.5), torch.ones(4).bool(), _rows(4, lambda _: None)
+    )
     assert math.isnan(check.ece)
     assert "not recorded" in check.warning
+
+
+def test_rows_without_a_propensity_do_not_count():
+    happened = torch.arange(400) % 4 == 0
+    happened[200:] = True
+    rows = _rows(400, lambda row: 0.5 if row < 200 else None)
+    check = check_policy_shift(torch.full((400,), 0.25), happened, rows)
+    assert (check.effective_sample_size, check.warning) == (pytest.approx(200.0), "")
+
+
+def test_decisions_that_never_explored_give_a_warning():
+    rows = [replace(row, info={"decision": "d"}) for row in _rows(400, lambda _: 1.0)]
+    probability, happened = torch.full((400,), 0.25), torch.arange(400) % 4 == 0
+    assert "explored" in check_policy_shift(probability, happened, rows).warning
+    tried_all = _rows(400, lambda _: 1.0)
+    assert check_policy_shift(probability, happened, tried_all).warning == ""
 
 
 def test_calibrated_uniform_draws_give_no_warning():

@@ -1,0 +1,1 @@
+"""Contextual bandits: what estimates and choices are worth."""
