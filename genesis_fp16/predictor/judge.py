@@ -204,7 +204,7 @@ class _InputDrift:
 
 
 def _seen(log: Path, record: LogRecord) -> _Seen | None:
-    """What *record* says came true; None if it cannot be read, or is no transition."""
+    """What *record* says came true; None if it cannot be read or used."""
     try:
         if record["kind"] == "transition":
             return _Seen(parse_transition(record["transition"]), None, None)
