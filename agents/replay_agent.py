@@ -20,6 +20,7 @@ from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.files import read_model, write_model
 from infrastructure.trajectories.record_source import (
     AgentDefinition,
+    DatabaseSource,
     DefinitionError,
     RecordSource,
     collect_records,
@@ -53,7 +54,7 @@ class ReplayAgent(WorldModelAgent):
         self.name = definition.stem
         self._home = definition.parent.parent
         self._definition = read_definition(definition)
-        self._source: RecordSource | None = None
+        self._source: RecordSource | DatabaseSource | None = None
         given = self._definition.training
         self.training_steps = given.steps or self.training_steps
         self.training_passes = given.passes or self.training_passes
@@ -72,21 +73,26 @@ class ReplayAgent(WorldModelAgent):
         return Schedule.parse(self._definition.schedule)
 
     def collect(self, context: RunContext) -> Iterator[Transition]:
-        """Yield the records that have arrived in the folder since the last run, each once.
+        """Yield the records that have arrived in the source since the last run, each once.
 
         Raises:
             SourceFolderError: The folder is missing or cannot be listed.
+            SourceServerError: The server does not answer.
         """
-        path = self._definition.source.path
-        if path is None:  # other programs append to the replay buffer
+        table, folder = self._definition.source, context.agent_folder
+        if table.kind == "buffer":  # other programs append to the replay buffer
             return
-        self._source = RecordSource.of_definition(
-            self._definition, self.name, self._home / path.expanduser(), context.agent_folder
-        )
+        if table.path is None:
+            self._source = DatabaseSource.of_definition(
+                self._definition, self.name, self._home, folder
+            )
+        else:
+            path = self._home / table.path.expanduser()
+            self._source = RecordSource.of_definition(self._definition, self.name, path, folder)
         yield from collect_records(self._source, context)
 
     def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
-        """Remember how far the folder was read, and plan the training; see `WorldModelAgent`.
+        """Remember how far the source was read, and plan the training; see `WorldModelAgent`.
 
         A run keeps the fields that it began with, though the file may change meanwhile.
 
@@ -102,7 +108,7 @@ class ReplayAgent(WorldModelAgent):
             source = self._source
             if source is None or len(transitions):
                 raise
-            looked = source.report.looked_for(source.folder, source.pattern, source.agents)
+            looked = source.report.looked_for(source.place, source.agents)
             raise InsufficientDataError(error.what, error.got, error.needed, looked) from error
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infrastructure.agent_contract import RunContext, Transition
+from infrastructure.trajectories.record_source.databases import DatabaseSource
 from infrastructure.trajectories.record_source.source import RecordSource
 
 REPORT_EVERY = 1000
 
 
-def collect_records(source: RecordSource, context: RunContext) -> Iterator[Transition]:
+def collect_records(
+    source: RecordSource | DatabaseSource, context: RunContext
+) -> Iterator[Transition]:
     """Yield the new transitions of *source* within the budget of the run; for `Agent.collect`.
 
     The counts are logged as ``records_read`` and reported as metrics of the run; each problem is
@@ -18,6 +21,7 @@ def collect_records(source: RecordSource, context: RunContext) -> Iterator[Trans
 
     Raises:
         SourceFolderError: The folder is missing or cannot be listed.
+        SourceServerError: The server does not answer.
     """
     try:
         for transition in source.new_transitions(context.budget.seconds):
@@ -27,7 +31,7 @@ def collect_records(source: RecordSource, context: RunContext) -> Iterator[Trans
                 context.report_progress(done, unit="transitions")
     finally:
         counts = source.report.counts()
-        context.logger.info("records_read", folder=str(source.folder), **counts)
+        context.logger.info("records_read", place=source.place, **counts)
         for problem in source.report.problems():
             context.logger.warning("records_incomplete", problem=problem)
     context.report_progress(

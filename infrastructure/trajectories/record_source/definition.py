@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -32,6 +33,10 @@ from infrastructure.trajectories.record_source.formats import GENESIS_SPECS, Rec
 
 MAX_BYTES = 1 << 18
 """Maximum size of a definition."""
+
+_SCHEMES = {"redis": ("redis", "rediss"), "mongodb": ("mongodb", "mongodb+srv")}
+SERVER_KEYS = ("url", "password_file", "stream", "database", "collection")
+"""Keys of a source that is a server."""
 
 _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w.-]+))\s*=""")
 _TABLE = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]+")
@@ -102,7 +107,12 @@ class SourceTable(_Table):
 
     Attributes:
         kind: ``folder`` for files that are read as they grow; ``buffer`` if another program appends
-            to the agent's replay buffer itself.
+            to the agent's replay buffer itself; ``redis`` or ``mongodb`` for the stream or the
+            collection of Genesis' replay buffer.
+        url: Server of Redis or MongoDB, without a password.
+        password_file: File with its password; relative to the home of the daemon.
+        stream: Stream of Redis.
+        database, collection: Collection of MongoDB.
         path: Folder of the files; relative to the home of the daemon.
         pattern: Names of the files, with ``*`` and ``?``; rotated files (``x.jsonl.1``,
             ``x.jsonl-20261122.gz``) are read, too.
@@ -114,7 +124,12 @@ class SourceTable(_Table):
             ``episode`` or ``task.name``; empty if there is no such key.
     """
 
-    kind: Literal["folder", "buffer"] = "folder"
+    kind: Literal["folder", "buffer", "redis", "mongodb"] = "folder"
+    url: str = ""
+    password_file: Path | None = None
+    stream: str = "agent_trajectories"
+    database: str = "genesis_replay_buffer"
+    collection: str = "trajectories"
     path: Path | None = None
     pattern: str = ""
     format: RecordFormat = "transitions"
@@ -130,6 +145,7 @@ class SourceTable(_Table):
         if (self.path is None) == (self.kind == "folder"):
             wanted = "needs a path" if self.kind == "folder" else "takes no path"
             raise ValueError(f"a source of kind {self.kind!r} {wanted}")
+        self._check_server()
         names = ("group", "id", "reward", "terminated", "agent")
         keys = [name for name in names if getattr(self, name)]
         if self.format == "records":
@@ -143,6 +159,22 @@ class SourceTable(_Table):
         if "/" in self.pattern:
             raise ValueError(f"pattern is the name of files, not a path, got {self.pattern!r}")
         return self
+
+    def _check_server(self) -> None:
+        kind, schemes = f"a source of kind {self.kind!r}", _SCHEMES.get(self.kind)
+        if schemes is None:
+            fields = type(self).model_fields
+            wrong = [key for key in SERVER_KEYS if getattr(self, key) != fields[key].default]
+            if wrong:
+                raise ValueError(f"{kind} takes no {', '.join(wrong)}")
+            return
+        parts = urlsplit(self.url)
+        if parts.scheme not in schemes or not parts.netloc:
+            raise ValueError(f"{kind} needs url, such as '{schemes[0]}://localhost'")
+        if parts.password is not None:
+            raise ValueError("url holds a password: write it to a file, and set password_file")
+        if self.format == "trajectory-pool":
+            raise ValueError(f"{kind} takes no format 'trajectory-pool'")
 
     @property
     def file_pattern(self) -> str:

@@ -1,4 +1,4 @@
-"""Lines of a file of records: how they are compressed, how long they may be, what one may hold."""
+"""Text of a file of records: lines, how they are compressed, what one may hold; documents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO
@@ -14,6 +15,7 @@ from infrastructure.trajectories.record_source.formats import Decode, DecodedRec
 
 MAX_LINE_BYTES = 1 << 20
 LINE_TOO_LONG = f"the line is longer than {MAX_LINE_BYTES >> 20} MiB"
+MAX_DOCUMENT_BYTES = 1 << 28
 OTHER_LINE_ENDS = "lines end with a carriage return alone; end them with a newline"
 DECOMPRESS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": gzip.open,
@@ -46,6 +48,49 @@ def split_objects(line: bytes) -> list[bytes]:
             end += 1
         start = end
     return objects
+
+
+def begins_document(head: bytes) -> bool:
+    """Whether a file that begins with *head* is one JSON document, or several of many lines."""
+    first = head.removeprefix(BOM_UTF8).lstrip().partition(b"\n")[0].rstrip()
+    return first == b"{" or first.startswith(b"[")
+
+
+def document_records(content: bytes) -> list[bytes]:
+    """Return the JSON objects of a file of documents, each on one line.
+
+    A list stands for its items, and an object with a single list of objects for these.
+
+    Raises:
+        ValueError: *content* is not whole JSON, or holds something else than objects.
+    """
+    text = content.decode("utf-8-sig")
+    decoder, found, start = json.JSONDecoder(), list[object](), 0
+    try:
+        while start < len(text):
+            if text[start].isspace():
+                start += 1
+                continue
+            value, start = decoder.raw_decode(text, start)
+            found += value if isinstance(value, list) else [value]
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    records = [record for value in found for record in _inner_list(value)]
+    if not all(isinstance(record, dict) for record in records):
+        raise ValueError("it holds something else than objects")
+    return [json.dumps(record).encode() for record in records]
+
+
+def _inner_list(value: object) -> list[object]:
+    if isinstance(value, dict):
+        lists = [
+            each
+            for each in value.values()
+            if isinstance(each, list) and each and all(isinstance(item, dict) for item in each)
+        ]
+        if len(lists) == 1 and not any(isinstance(each, str) for each in value.values()):
+            return lists[0]
+    return [value]
 
 
 def whole_end(line: bytes, decode: Decode) -> tuple[DecodedRecord, bytes] | None:

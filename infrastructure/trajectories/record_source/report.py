@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 _MAX_NAMES = 8  # agents, files and problems that a report names
 
@@ -52,14 +51,15 @@ class SourceReport:
             "unreadable": len(self.unreadable),
         }
 
-    def looked_for(self, folder: Path, pattern: str, agents: Sequence[str]) -> str:
+    def looked_for(self, place: str, agents: Sequence[str]) -> str:
         """What was looked for, where, and what is there instead; for a run without data."""
         whose = f" that name {' or '.join(agents)}" if agents else ""
         others = ", ".join(f"{name} ({n})" for name, n in self.others.most_common(_MAX_NAMES))
-        found = [f"{self.files} files", f"{self.records} new records of this agent"]
+        found = [f"{self.files} files"] if self.files else []
+        found += [f"{self.records} new records of this agent"]
         found += [f"others name {others}"] if others else []
         found += [f"{self.refused.total()} lines cannot be read"] if self.refused else []
-        return f"looked for records{whose} in {folder} ({pattern}): {', '.join(found)}"
+        return f"looked for records{whose} in {place}: {', '.join(found)}"
 
     def problems(self) -> Iterator[str]:
         """One sentence for each problem, most frequent first; of many, the first few."""

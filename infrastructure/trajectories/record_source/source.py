@@ -12,14 +12,14 @@ import time
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.agent_contract.transition import FieldValue, Transition, TransitionSpec
 from infrastructure.trajectories.genesis_records import read_trajectory_pool
-from infrastructure.trajectories.record_source.definition import AgentDefinition
+from infrastructure.trajectories.record_source.definition import SERVER_KEYS, AgentDefinition
 from infrastructure.trajectories.record_source.formats import (
     Decode,
     DecodedRecord,
@@ -28,13 +28,15 @@ from infrastructure.trajectories.record_source.formats import (
 from infrastructure.trajectories.record_source.lines import (
     DECOMPRESS,
     LINE_TOO_LONG,
+    MAX_DOCUMENT_BYTES,
     MAX_LINE_BYTES,
     OTHER_COMPRESSED,
     OTHER_LINE_ENDS,
+    begins_document,
+    document_records,
     is_object,
-    split_objects,
-    whole_end,
 )
+from infrastructure.trajectories.record_source.new_records import NewRecords
 from infrastructure.trajectories.record_source.positions import (
     Position,
     PositionsFile,
@@ -42,14 +44,10 @@ from infrastructure.trajectories.record_source.positions import (
     seam_of,
 )
 from infrastructure.trajectories.record_source.report import SourceReport
-from infrastructure.trajectories.replay_buffer import ReplayBuffer
-from infrastructure.trajectories.schema import transition_problem
-
-RECORD_KEY = "source_record"
-"""Name in `Transition.info` of the identity of the record that a transition was made from."""
 
 POSITIONS_FILE = "source-positions.json"  # in the agent's folder
 _BLANK = b" \t\r\n\0"  # a truncated file may begin with zero bytes
+_HEAD_BYTES = 4096
 _PASSES = 3  # over the folder, while files are renamed under us
 
 
@@ -89,10 +87,21 @@ class RecordSource:
     format: str
     folder_setting: str
     clock: Callable[[], float] = time.monotonic
-    report: SourceReport = field(default_factory=SourceReport)
-    _known: set[str] | None = None
     _read: dict[tuple[int, int], Position] = field(default_factory=dict)
-    _began_at_bytes: int = -1
+    _new: NewRecords = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._new = NewRecords(agent_folder=self.agent_folder, spec=self.spec, agents=self.agents)
+
+    @property
+    def report(self) -> SourceReport:
+        """What the last reading found."""
+        return self._new.report
+
+    @property
+    def place(self) -> str:
+        """Where the records are looked for."""
+        return f"{self.folder} ({self.pattern})"
 
     @classmethod
     def of_definition(
@@ -110,7 +119,7 @@ class RecordSource:
             decode=None if whole_file else line_decoder(table.format, table),
             pattern=table.file_pattern,
             agents=table.agents or ((name,) if own_format else ()),
-            format=table.model_dump_json(),
+            format=table.model_dump_json(exclude=set(SERVER_KEYS)),
             folder_setting="source.path in the agent's definition",
         )
 
@@ -123,8 +132,7 @@ class RecordSource:
             SourceFolderError: The folder is missing or cannot be listed.
         """
         deadline = self.clock() + seconds
-        self._began_at_bytes = _buffer_bytes(self.agent_folder)
-        self.report = SourceReport()
+        self._new.begin()
         before = self._positions_file().read()
         for _ in range(_PASSES):
             vanished = False
@@ -153,8 +161,7 @@ class RecordSource:
         Raises:
             OSError: The file of positions cannot be written.
         """
-        elsewhere = _buffer_bytes(self.agent_folder) <= self._began_at_bytes
-        if self._began_at_bytes < 0 or (self.report.transitions and elsewhere):
+        if not self._new.end():
             return
         try:
             files = self._files()
@@ -164,7 +171,6 @@ class RecordSource:
         present = {_identity(status) for path in files if (status := _status(path))}
         kept = {key: position for key, position in (earlier | self._read).items() if key in present}
         self._positions_file().write(list(kept.values()))
-        self._began_at_bytes = -1
 
     def _positions_file(self) -> PositionsFile:
         described = f"{self.name} {self.folder} {self.format}"
@@ -213,7 +219,10 @@ class RecordSource:
             return
         if path.suffix in DECOMPRESS:
             for number, line in self._decompressed(path, file, before.get(key), deadline):
-                yield from self._decode_line(line, f"{path.name} line {number}", self.decode)
+                yield from self._decode(line, path, number)
+            return
+        if begins_document(file.read(_HEAD_BYTES)):
+            yield from self._read_document(path, file, before.get(key), deadline)
             return
         position = resume_at(file, before.get(key), status)
         if position.offset == status.st_size:
@@ -222,7 +231,7 @@ class RecordSource:
         file.seek(position.offset)
         try:
             for offset, lines, line in self._lines(path, file, position):
-                yield from self._decode_line(line, f"{path.name} line {lines}", self.decode)
+                yield from self._decode(line, path, lines)
                 if offset >= 0:
                     position = position.model_copy(update={"offset": offset, "lines": lines})
                 if self.clock() >= deadline:
@@ -230,6 +239,30 @@ class RecordSource:
         finally:
             seam = seam_of(file, position.offset)
             self._read[key] = position.model_copy(update={"seam": seam})
+
+    def _read_document(
+        self, path: Path, file: BinaryIO, before: Position | None, deadline: float
+    ) -> Iterator[Transition]:
+        """Read a file of pretty-printed JSON whole, if it has changed."""
+        status = os.fstat(file.fileno())
+        now = _whole_position(status)
+        if before != now:
+            file.seek(0)
+            try:
+                if status.st_size > MAX_DOCUMENT_BYTES:
+                    raise ValueError("it is too large: write one record a line")
+                records = document_records(file.read())
+            except ValueError as error:
+                cause = f"it is not JSON, or not complete yet ({error})"
+                self.report.unreadable[path.name] = cause
+                return
+            for number, record in enumerate(records, start=1):
+                place = f"{path.name} record {number}"
+                if self.decode is not None:
+                    yield from self._new.decode_line(record, place, self.decode)
+                if self.clock() >= deadline:
+                    return
+        self._read[_identity(status)] = now
 
     def _decompressed(
         self, path: Path, file: BinaryIO, before: Position | None, deadline: float
@@ -278,48 +311,10 @@ class RecordSource:
                 line = b""
             yield offset, number, line
 
-    def _decode_line(self, line: bytes, place: str, decode: Decode) -> Iterator[Transition]:
-        for text in split_objects(line.removeprefix(BOM_UTF8).strip(_BLANK)):
-            try:
-                record = decode(text)
-            except ValueError as error:
-                self.report.refuse(_kind_of(error), place)
-                whole = whole_end(text, decode)
-                if whole is None:
-                    continue
-                record, rest = whole
-                yield from self._take(record, rest, place)
-            else:
-                yield from self._take(record, text, place)
-
-    def _take(self, record: DecodedRecord, text: bytes, place: str) -> Iterator[Transition]:
-        """Yield the transitions of *record*, if they are this agent's and new."""
-        if not self._is_own(record.agent):
-            self.report.others[record.agent[:80]] += 1
-            return
-        content = b"id " + record.id.encode("utf-8", "replace") if record.id else b"line " + text
-        identity = hashlib.blake2b(content, digest_size=8).hexdigest()
-        known, is_new = self._known_records(), False
-        for number, transition in enumerate(record.transitions):
-            mark = f"{identity}/{number}" if number else identity
-            if mark in known:
-                continue
-            known.add(mark)
-            is_new = True
-            self.report.transitions += 1
-            if problem := transition_problem(self.spec, transition):
-                reason = problem.partition(", got ")[0]
-                self.report.misfits[reason] += 1
-                self.report.first.setdefault(reason, place)
-            yield replace(transition, info={**transition.info, RECORD_KEY: mark})
-        self.report.records += is_new
-        self.report.duplicates += not is_new and len(record.transitions) > 0
-
-    def _is_own(self, agent: str) -> bool:
-        """Whether a record that names *agent*, or none, may be this agent's."""
-        if not agent or not self.agents or agent in self.agents:
-            return True
-        return any(fnmatch.fnmatchcase(agent, name) for name in self.agents)
+    def _decode(self, line: bytes, path: Path, number: int) -> Iterator[Transition]:
+        if self.decode is not None:
+            text = line.removeprefix(BOM_UTF8).strip(_BLANK)
+            yield from self._new.decode_line(text, f"{path.name} line {number}", self.decode)
 
     def _read_whole(
         self, path: Path, status: os.stat_result, before: Position | None
@@ -332,25 +327,13 @@ class RecordSource:
                 parts = [dict(part) for part in _parts(transition)]
                 text = json.dumps([transition.group, *parts]).encode()
                 record = DecodedRecord(transitions=[transition])
-                yield from self._take(record, text, path.name)
+                yield from self._new.take(record, text, path.name)
             if self.report.refused.total() > problems:  # perhaps it is being written: look again
                 return
         self._read[_identity(status)] = now
 
     def _refuse(self, path: Path, line: int, reason: str) -> None:
         self.report.refuse(reason, f"{path.name} line {line}")
-
-    def _known_records(self) -> set[str]:
-        """Identities of the records in the replay buffer; the first call reads it."""
-        if self._known is None:
-            buffer = ReplayBuffer(self.agent_folder / "replay")
-            self._known = {str(transition.info.get(RECORD_KEY, "")) for transition in buffer.read()}
-        return self._known
-
-
-def _kind_of(error: ValueError) -> str:
-    """What is equal in the same error of several lines: no value, and no column."""
-    return str(error).partition(", got ")[0].partition(" at column ")[0][:200]
 
 
 def _parts(transition: Transition) -> tuple[Mapping[str, FieldValue | None], ...]:
@@ -376,7 +359,3 @@ def _status(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:  # a link to nowhere, or renamed since
         return None
-
-
-def _buffer_bytes(agent_folder: Path) -> int:
-    return sum(ReplayBuffer(agent_folder / "replay").snapshot().lengths.values())

@@ -35,9 +35,9 @@ def test_a_run_is_told_what_was_read(
     assert counts is not None
     assert (counts["records"], counts["refused"]) == (1001.0, 2.0)
     read, problem = logs
-    assert (read["event"], read["records"], read["folder"]) == (
+    assert (read["event"], read["records"], read["place"]) == (
         *("records_read", 1001),
-        str(desk.folder),
+        f"{desk.folder} (*.jsonl)",
     )
     assert problem["event"] == "records_incomplete"
     assert problem["problem"].startswith("2 records cannot be read: the key 'group'")

@@ -127,3 +127,19 @@ def test_what_is_no_definition_is_refused(
 def test_any_text_is_a_definition_or_a_definition_error(text: str) -> None:
     with pytest.raises(DefinitionError):
         parse_definition(text.encode(), Path("x.toml"))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ('kind = "redis"', r"needs url, such as 'redis://localhost'"),
+        ('kind = "mongodb"\nurl = "redis://localhost"', r"such as 'mongodb://localhost'"),
+        ('kind = "redis"\nurl = "redis://:secret@localhost"', "set password_file"),
+        ('kind = "redis"\nurl = "redis://localhost"\npath = "records"', "takes no path"),
+        ('kind = "buffer"\nurl = "redis://localhost"', r"kind 'buffer' takes no url"),
+    ],
+)
+def test_a_server_is_described_by_its_own_keys(source: str, message: str) -> None:
+    text = f'[source]\nformat = "replay-trajectories"\n{source}'
+    with pytest.raises(DefinitionError, match=message):
+        parse_definition(text.encode(), Path("builder.toml"))

@@ -348,3 +348,29 @@ def test_no_order_of_events_loses_or_doubles_a_record(
         elif kind in ("run", "crash"):
             desk.run(stop_after=count, keep=kind == "run")
     assert sorted(desk.recorded()) == sorted(str(number) for number in range(written))
+
+
+@pytest.mark.parametrize("form", ["list", "inner list", "one after another", "one line"])
+def test_pretty_printed_json_is_read_as_it_is(desk: Any, make_record: Make, form: str) -> None:
+    records = [make_record(str(number)) for number in range(3)]
+    text = {
+        "list": json.dumps(records, indent=2),
+        "inner list": json.dumps({"count": 3, "records": records}, indent=2),
+        "one after another": "\n".join(json.dumps(each, indent=2) for each in records),
+        "one line": json.dumps(records),
+    }[form]
+    path = desk.folder / "a.jsonl"
+    path.write_text(text[:-30])  # it is being written
+    assert desk.run() == []
+    assert "not complete yet" in desk.source.report.unreadable["a.jsonl"]
+    path.write_text(text)
+    assert desk.run() == ["0", "1", "2"]
+    path.write_text(json.dumps([*records, make_record("3")], indent=2))
+    assert desk.run() == ["3"]
+
+
+def test_a_pretty_printed_record_may_hold_a_list(desk: Any, make_record: Make) -> None:
+    record = make_record("1", info={"of": "one"}) | {"next_observation": {"y": 1.0}}
+    desk.write("a.jsonl", json.dumps(record, indent=2), "[1, 2]")
+    assert desk.run() == []
+    assert "something else than objects" in desk.source.report.unreadable["a.jsonl"]
