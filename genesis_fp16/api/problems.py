@@ -18,6 +18,7 @@ from genesis_fp16.api.readings.run_files import NoLogError
 from genesis_fp16.daemon.operator import (
     AgentNotReadyError,
     RunEndedError,
+    RunNotQueuedError,
     UnknownNameError,
 )
 from genesis_fp16.domain.errors import GenesisError
@@ -61,6 +62,7 @@ _STATUS: dict[type[GenesisError], int] = {
     NoLogError: 404,
     ReasonMissingError: 422,
     RunEndedError: 409,
+    RunNotQueuedError: 409,
     AgentNotReadyError: 409,
     AgentPausedError: 409,
     ModelVersionError: 409,

@@ -189,6 +189,16 @@ class RunView(View):
     folder_removed: str | None
 
 
+class QueuedRunView(View):
+    """A run that waits, see `genesis_fp16.daemon.queue.QueuedRun`."""
+
+    run: RunView
+    place: int
+    waits_for: Literal["slot", "agent", "backoff", "quota", "pause", "plugin", "cancel", "daemon"]
+    why: str
+    starts_at: float | None
+
+
 class PrecisionChange(View):
     """A change of precision that a worker acknowledged."""
 
@@ -236,10 +246,15 @@ class AttemptView(View):
 
 
 class RunDetail(RunView):
-    """A run with its newest attempts, oldest first; *attempts_left_out* counts the others."""
+    """A run with its newest attempts, oldest first; *attempts_left_out* counts the others.
+
+    Attributes:
+        waits: What it waits for; null unless it is queued.
+    """
 
     attempts: Sequence[AttemptView]
     attempts_left_out: int
+    waits: QueuedRunView | None
 
 
 class PauseView(View):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from genesis_fp16.cli.arguments import check_agent_name
 from genesis_fp16.cli.output import JsonFlag, print_json, print_line, print_table
-from genesis_fp16.cli.settings import load_command_settings
+from genesis_fp16.cli.settings import CommandSettings, load_command_settings
 from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.domain.moments import duration, moment
+from genesis_fp16.domain.run import RunState
 from genesis_fp16.runs.run_folder import describe_removal
 from infrastructure.events.plain_text import LONGEST
+
+if TYPE_CHECKING:
+    from genesis_fp16.daemon.queue import QueuedRun
+    from genesis_fp16.store import Store
 
 EVENTS_READ_BYTES = 8 << 20  # of one attempt; of a longer file its newest quarter of that
 SHOWN = 20  # newest attempts, and newest changes of precision
@@ -85,10 +90,12 @@ def show_run(
     from genesis_fp16.daemon.attempt_summary import summarize_attempt
     from genesis_fp16.daemon.operator import find_run
 
-    settings = load_command_settings().location
+    command_settings = load_command_settings()
+    settings = command_settings.location
     with open_existing_store(settings) as store:
         run = find_run(store, run_name)
         known = store.attempts(run.id) if store is not None else []
+        waits = [] if run.state is not RunState.QUEUED else _read_queue(command_settings, store)
     newest = known if everything else known[-SHOWN:]
     longest = math.inf if everything else EVENTS_READ_BYTES
     home = settings.home.absolute()
@@ -97,6 +104,7 @@ def show_run(
     answer = {
         **asdict(run),
         "folder_removed": describe_removal(folder, run.folder_removed) or None,
+        "waits": next((asdict(one) for one in waits if one.run.id == run.id), None),
         "attempts_left_out": len(known) - len(newest),
         "attempts": attempts,
         "precision_history": [change for attempt in attempts for change in attempt["precision"]],
@@ -127,11 +135,74 @@ def cancel_run(
         typer.echo(f"{run.id} of {run.agent} will be cancelled; {effect}")
 
 
+@app.command("queue")
+def show_queue(as_json: JsonFlag = False) -> None:
+    """Show the runs that wait, in the order in which they start: what for, and until when."""
+    command_settings = load_command_settings()
+    with open_existing_store(command_settings.location) as store:
+        waiting = _read_queue(command_settings, store)
+    if as_json:
+        print_json([asdict(one) for one in waiting])
+    elif not waiting:
+        typer.echo("no run waits")
+    else:
+        print_table(
+            ["", "run", "agent", "number", "due", "likely start", "why it waits"],
+            [
+                [
+                    *(one.place, one.run.id, one.run.agent, f"#{one.run.number}"),
+                    *(moment(one.run.due_at), moment(one.starts_at) or "unknown", one.why),
+                ]
+                for one in waiting
+            ],
+        )
+
+
+@app.command("move")
+def move_run(
+    run_name: RunName,
+    first: Annotated[
+        bool, typer.Option("--first/--last", help="Before all other runs that wait, or after them.")
+    ],
+    reason: Annotated[str, typer.Option(help="Why; recorded in the audit trail.")] = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Let a queued run start before all others, or after them."""
+    from genesis_fp16.cli.actor import actor
+    from genesis_fp16.daemon import operator
+
+    known = load_command_settings()
+    with open_existing_store(known.location) as store:
+        run = operator.move_run(store, run_name, first=first, actor=actor(), reason=reason)
+    if as_json:
+        print_json({"run": run.id, "to": "first" if first else "last"})
+    else:
+        place = "before" if first else "after"
+        typer.echo(f"{run.id} of {run.agent} starts {place} all other runs that wait")
+
+
+def _read_queue(command_settings: CommandSettings, store: Store | None) -> list[QueuedRun]:
+    from genesis_fp16.daemon.known_agents import known_agents
+    from genesis_fp16.daemon.queue import read_queue
+
+    if store is None:
+        return []
+    location = command_settings.location
+    elsewhere = location.database_url is not None  # a daemon may serve on another host
+    return read_queue(
+        store,
+        command_settings.in_force or location,
+        known_agents(location),
+        serving=command_settings.daemon is not None or elsewhere,
+    )
+
+
 def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
     shown = ("id", "agent", "trigger", "state", "seed", "steps", "failures", "published", "reason")
     rows = [[name, run[name]] for name in shown]
     rows.insert(2, ["number", f"#{run['number']}"])
     rows += [[name, moment(run[name])] for name in ("created_at", "started_at", "finished_at")]
+    rows += _waits(run["waits"])
     rows += [["metric " + name, value] for name, value in (run["metrics"] or {}).items()]
     rows += [["error", run["error"]], ["folder, with log and events", run["folder_removed"]]]
     print_table(["", ""], [row for row in rows if row[1] not in (None, "")], longest=LONGEST)
@@ -183,6 +254,13 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
         )
         if more := len(run["precision_history"]) - len(shown_changes):
             typer.echo(f"{more} earlier changes are left out: see --all")
+
+
+def _waits(waiting: dict[str, Any] | None) -> list[list[str]]:
+    if waiting is None:
+        return []
+    likely = moment(waiting["starts_at"]) or "unknown"
+    return [["waits", waiting["why"]], ["likely start", likely]]
 
 
 def _described_events(attempt: dict[str, Any]) -> str:

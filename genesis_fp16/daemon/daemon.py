@@ -155,6 +155,7 @@ class Daemon:
         self._timetable.is_paused = self._is_paused
         self._timetable.count_outcomes = OutcomeCounts(settings.home).of
         self._pauses: PausesInForce = {}  # as logged and shown
+        self._used_up: frozenset[str] = frozenset()  # agents whose quota is; as shown
         self._ask_store_at = 0.0  # in monotonic seconds
         self._ready: dict[str, Plugin] = {}
         self._unseen: set[str] = set()  # agents whose last success has not been read
@@ -212,7 +213,7 @@ class Daemon:
         if plugin.state in ("ready", "quarantined"):  # one that is disabled is not down
             self.metrics.register_agent(name)
             self.metrics.set_plugin_up(name, up)
-            self.metrics.set_paused(name, self._is_paused(name))
+            self._show_paused(name)
             self.metrics.set_guard_state(name, self.loop.guard.decision(name).state)
             self._unseen.add(name)
         elif plugin.state == "removed":
@@ -229,8 +230,16 @@ class Daemon:
     def _is_paused(self, agent: str) -> bool:
         return bool(pauses_of(self.loop.dispatcher.pauses, agent))
 
+    def _show_paused(self, agent: str) -> None:
+        self.metrics.set_paused(agent, self._is_paused(agent) or agent in self._used_up)
+
     def _update_pauses(self) -> None:
         """Log pauses that began or ended, and show which agents are paused."""
+        used_up, self._used_up = self._used_up, frozenset(self.loop.dispatcher.used_up)
+        for agent in used_up ^ self._used_up:
+            if agent in self._used_up:
+                log.info("quota_used_up", agent=agent)
+            self._show_paused(agent)
         before, self._pauses = self._pauses, self.loop.dispatcher.pauses
         if before == self._pauses:
             return
@@ -241,7 +250,7 @@ class Daemon:
             elif pause != before.get(scope):
                 log.info("agent_paused", agent=name, actor=pause.actor, reason=pause.reason)
         for agent in self._ready:
-            self.metrics.set_paused(agent, self._is_paused(agent))
+            self._show_paused(agent)
         self._timetable.changed |= self._timetable.next_runs.keys()
 
     def _keeps_settings(self, key: str) -> bool:

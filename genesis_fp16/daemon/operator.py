@@ -38,6 +38,12 @@ class RunEndedError(GenesisError, ValueError):
     exit_code = os.EX_DATAERR
 
 
+class RunNotQueuedError(GenesisError, ValueError):
+    """The run cannot be moved in the queue, because it is not in it."""
+
+    exit_code = os.EX_DATAERR
+
+
 class AgentNotReadyError(GenesisError, LookupError):
     """The agent is quarantined or disabled, or became so before its run could start."""
 
@@ -145,6 +151,21 @@ def cancel_run(store: Store | None, name: str, *, actor: str, reason: str) -> Ru
         raise RunEndedError(
             f"{run.id} cannot be cancelled: it has ended with the state {run.state}; "
             f"see genesis-fp16 runs show {run.id}"
+        )
+    return run
+
+
+def move_run(store: Store | None, name: str, *, first: bool, actor: str, reason: str) -> Run:
+    """Move the queued run to the front or the end of the queue; audited.
+
+    Raises:
+        UnknownNameError: See `find_run`.
+        RunNotQueuedError: It is not queued.
+    """
+    run = find_run(store, name)
+    if store is None or not store.move_in_queue(run.id, first=first, actor=actor, reason=reason):
+        raise RunNotQueuedError(
+            f"{run.id} cannot be moved: its state is {run.state}, and only queued runs wait"
         )
     return run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
 
 from infrastructure.agent_contract.schedule import MissingHour, RepeatedHour
 
@@ -52,6 +53,11 @@ def next_local_fire(
                 earliest = min(moment, earliest if earliest is not None else math.inf)
 
 
+def zone_named(name: str | None) -> tzinfo:
+    """The time zone *name*; UTC, also for None, needs no data of the machine."""
+    return UTC if name in (None, "UTC") else ZoneInfo(name or "")
+
+
 def local_moment(seconds: float, zone: tzinfo) -> str:
     """The Unix time *seconds* in *zone*, with its offset: ``2026-11-01 01:30 EET (+02:00)``."""
     moment = datetime.fromtimestamp(seconds, zone)
@@ -59,6 +65,14 @@ def local_moment(seconds: float, zone: tzinfo) -> str:
     name = moment.tzname() or ""
     shown = "" if name[:1] in "+-" or not name else f"{name} "
     return f"{moment:%Y-%m-%d %H:%M} {shown}({offset[:3]}:{offset[3:5]})"
+
+
+def day_around(seconds: float, zone: tzinfo) -> tuple[float, float]:
+    """Begin and end, in Unix seconds, of the day in *zone* that the Unix time *seconds* is in."""
+    midnight = datetime.fromtimestamp(seconds, zone).replace(
+        hour=0, minute=0, second=0, microsecond=0, fold=0
+    )
+    return midnight.timestamp(), (midnight + timedelta(days=1)).timestamp()
 
 
 def _moments(

@@ -59,10 +59,14 @@ class StopCause(StrEnum):
     SHUTDOWN = "shutdown"  # the daemon stops
     ORPHANED = "orphaned"  # the daemon that started it died
     PAUSE = "pause"  # an operator, until the agent is resumed
+    QUOTA = "quota"  # until the next day
     CANCEL = "cancel"  # an operator, or a newer run that replaces it
     START_TIMEOUT = "start_timeout"
     NO_PROGRESS = "no_progress"
     RUN_TIMEOUT = "run_timeout"
+
+
+_NO_FAILURE = (StopCause.SHUTDOWN, StopCause.ORPHANED, StopCause.PAUSE, StopCause.QUOTA)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +111,7 @@ class Run:
     due_at: float
     created_at: float
     available_at: float
+    position: int = 0
     baseline_of: str | None = None
     started_at: float | None = None
     finished_at: float | None = None
@@ -236,12 +241,12 @@ def resolve_ending(
     """Decide what follows the end of an attempt; the first rule that applies decides.
 
     1. Exit code 0: succeeded, and 66: no data, even where a stop was under way. 2. Exit code 78:
-    failed, never retried. 3. Cancelled; out of time. 4. Stopped because the daemon stopped or died,
-    or by a pause: queued at once, and not counted as a failure. 5. The disk was full: queued after
-    a backoff that doubles with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and
-    not counted. 6. Exit code 75: queued after the backoff, and not counted. 7. Anything else
-    failed: queued with exponential backoff until the attempts are used up, then ``timed_out``,
-    ``crashed`` (by a signal) or ``failed``.
+    failed, never retried. 3. Cancelled; out of time. 4. Stopped for one of `_NO_FAILURE`: queued at
+    once, and not counted as a failure. 5. The disk was full: queued after a backoff that doubles
+    with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and not counted. 6. Exit
+    code 75: queued after the backoff, and not counted. 7. Anything else failed: queued with
+    exponential backoff until the attempts are used up, then ``timed_out``, ``crashed`` (by a
+    signal) or ``failed``.
 
     Before this attempt, *failures* of the run's attempts have failed; *attempts* counts all of
     them, this one included.
@@ -257,7 +262,7 @@ def resolve_ending(
             transition = RunTransition(state=RunState.CANCELLED)
         case Ending(cause=StopCause.RUN_TIMEOUT):
             transition = RunTransition(state=RunState.TIMED_OUT, failed=True)
-        case Ending(cause=StopCause.SHUTDOWN | StopCause.ORPHANED | StopCause.PAUSE):
+        case Ending(cause=cause) if cause in _NO_FAILURE:
             transition = RunTransition(state=RunState.QUEUED)
         case Ending(disk_full=True):
             delay = min(_doubled(policy.backoff_seconds, attempts - 1), DISK_FULL_BACKOFF_SECONDS)

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice, pairwise
-from zoneinfo import ZoneInfo
 
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from genesis_fp16.domain.local_time import local_moment, next_local_fire
+from genesis_fp16.domain.local_time import local_moment, next_local_fire, zone_named
 from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.schedule import CatchUp, RepeatedHour
 
@@ -61,7 +60,7 @@ def next_due(schedule: Schedule, after: float) -> float | None:
         return fire_after(after)
     repeated = schedule.repeated_hour or _default_repeated_hour(schedule)
     return next_local_fire(
-        fire_after, ZoneInfo(schedule.timezone or ""), repeated, schedule.missing_hour, after
+        fire_after, zone_named(schedule.timezone), repeated, schedule.missing_hour, after
     )
 
 
@@ -99,7 +98,7 @@ def local_due(schedule: Schedule, due: float | None) -> str | None:
     """The due time *due* in the time zone of *schedule*; None unless it has one but UTC."""
     if due is None or schedule.timezone in (None, "UTC"):
         return None
-    return local_moment(due, ZoneInfo(schedule.timezone or ""))
+    return local_moment(due, zone_named(schedule.timezone))
 
 
 def longest_gap(schedule: Schedule, after: float) -> float:

@@ -368,7 +368,8 @@ class Series:
             "genesis_schedule_next_fire_timestamp_seconds", "When the agent's next run is due"
         )
         self.paused = self._gauge(
-            "genesis_agent_paused", "1 while an operator keeps the agent from starting runs"
+            "genesis_agent_paused",
+            "1 while a pause or a used-up quota keeps the agent idle",
         )
         self.plugin_up = self._gauge("genesis_plugin_up", "0 for a quarantined plugin")
 

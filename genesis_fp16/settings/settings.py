@@ -81,6 +81,10 @@ class AgentSettings(BaseModel):
     """GENESIS_REPEATED_HOUR of this agent; empty: the general one."""
     missing_hour: Hot[OrEmpty[MissingHour]] = None
     """GENESIS_MISSING_HOUR of this agent; empty: the general one."""
+    priority: Hot[Annotated[int, Field(ge=-100, le=100)]] = 0
+    """Priority of its runs in the queue, -100 to 100; those of higher ones start first."""
+    seconds_per_day: Hot[OrEmpty[Seconds]] = None
+    """Seconds that its runs may train a day, in GENESIS_TIMEZONE; empty: without limit."""
     precision: Hot[OrEmpty[PrecisionWish]] = None
     """Precision of this agent: fp32, fp16, bf16 or auto; empty: GENESIS_PRECISION."""
     explore: Hot[ExplorationText] = ""

@@ -48,6 +48,7 @@ runs = Table(
     Column("due_at", Float, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("available_at", Float, nullable=False),  # earliest start, after a backoff
+    Column("position", Integer, nullable=False, server_default="0"),  # lower ones start first
     Column("started_at", Float),
     Column("finished_at", Float),
     Column("active_seconds", Float, nullable=False),  # over its finished attempts

@@ -54,6 +54,7 @@ from genesis_fp16.store.decisions import Change, GuardDecisions, Overrides, writ
 from genesis_fp16.store.errors import StoreError
 from genesis_fp16.store.pauses import Pauses
 from genesis_fp16.store.rows import RowReader, is_number
+from genesis_fp16.store.training_times import TrainingTimes
 from genesis_fp16.store.unfinished_runs import UNFINISHED, UnfinishedRuns, in_order
 
 MAX_SEED = 2**63
@@ -71,6 +72,7 @@ class Store:
         overrides: Operators' overrides of precision.
         guard: The guard's decisions.
         pauses: Agents that start no runs.
+        times: How long and how recently agents have trained.
         compared: Results of runs in half precision and in FP32.
         unfinished_runs: What `unfinished` returns, for a loop.
     """
@@ -90,6 +92,7 @@ class Store:
         self.overrides = Overrides(engine, clock)
         self.guard = GuardDecisions(engine, clock)
         self.pauses = Pauses(engine, clock)
+        self.times = TrainingTimes(engine, clock)
         self.compared = ComparedRuns(engine, self._as_runs)
         self.unfinished_runs = UnfinishedRuns(engine, self._as_runs)
 
@@ -336,6 +339,25 @@ class Store:
             if asked.rowcount:
                 write_audit(connection, self._clock(), Change(actor, "cancel", run_id, reason))
             return asked.rowcount == 1
+
+    def move_in_queue(self, run_id: str, *, first: bool, actor: str, reason: str) -> bool:
+        """Let the queued run start before all others, or after them; False if it is not queued."""
+        columns = schema.runs.c
+        queued = columns.state == RunState.QUEUED.value
+        with self._engine.begin() as connection:
+            outermost = func.min(columns.position) if first else func.max(columns.position)
+            position = connection.scalar(select(outermost).where(queued)) or 0
+            moved = connection.execute(
+                update(schema.runs)
+                .where(columns.id == run_id, queued)
+                .values(position=position + (-1 if first else 1))
+            )
+            if moved.rowcount:
+                details = {"to": "first" if first else "last"}
+                write_audit(
+                    connection, self._clock(), Change(actor, "run move", run_id, reason, details)
+                )
+            return moved.rowcount == 1
 
     # Attempts
 

@@ -38,7 +38,13 @@ class UnfinishedRuns:
         self._known: dict[str, tuple[_Row, Run]] = {}
         columns = schema.runs.c
         self._changing: Select[Any] = in_order(
-            select(columns.id, columns.state, columns.cancel_requested, columns.available_at)
+            select(
+                columns.id,
+                columns.state,
+                columns.cancel_requested,
+                columns.available_at,
+                columns.position,
+            )
         )
 
     def read(self) -> list[Run]:

@@ -57,6 +57,16 @@ def cancel_run(
     return go_to(f"/runs/{run_id}", "cancelling")
 
 
+@router.post("/runs/{run_id}/move")
+def move_run(
+    request: Request, run_id: RunId, readings: ReadingsHere, caller: CallerHere
+) -> Response:
+    """Let the queued run start before all others."""
+    reason = _reason(request)
+    operator.move_run(readings.store, run_id, first=True, actor=caller.actor, reason=reason)
+    return go_to(f"/runs/{run_id}", "moved")
+
+
 @router.post("/precision")
 def set_precision_of_all(request: Request, readings: ReadingsHere, caller: CallerHere) -> Response:
     """Override the precision of all agents."""

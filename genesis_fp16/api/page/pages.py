@@ -26,6 +26,7 @@ AGENTS_PER_PAGE, RUNS_PER_PAGE, RUNS_OF_AGENT = 50, 50, 12
 POINTS_IN_TABLE, POINTS_READ = 40, 400
 LOG_BYTES = 8 << 10
 MISMATCHES_SHOWN = 8
+QUEUE_SHOWN = 10
 
 router = APIRouter(include_in_schema=False)
 
@@ -137,10 +138,14 @@ def show_runs(
 ) -> Response:
     """The newest runs, or those that follow the run *before* in the list."""
     runs = readings.runs(agent or None, before=before, limit=RUNS_PER_PAGE + 1)
+    queue = [] if before else readings.queue()
+    queue = [waiting for waiting in queue if agent in ("", waiting.run.agent)]
     return render(
         request,
         "runs",
         here="/runs",
+        queue=queue[:QUEUE_SHOWN],
+        queued=len(queue),
         runs=runs[:RUNS_PER_PAGE],
         agent=agent,
         more=len(runs) > RUNS_PER_PAGE,

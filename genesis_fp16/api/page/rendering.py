@@ -22,6 +22,7 @@ _HEADERS = {
 }
 _DONE = {
     "queued": "The run is queued; it starts when a slot is free.",
+    "moved": "The run is at the front of the queue.",
     "cancelling": "The run will be cancelled: its worker writes a checkpoint and stops.",
     "precision": "The precision is set. A run on this machine follows within two seconds, a job "
     "elsewhere within five.",

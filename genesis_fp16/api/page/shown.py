@@ -130,7 +130,7 @@ def subject_url(change: ChangeView) -> str:
     """The page about what *change* was of; empty if there is none."""
     if change.subject == "all":
         return ""
-    kind = "runs" if change.action.startswith(("run", "cancel")) else "agents"
+    kind = "runs" if change.action in ("cancel", "run move") else "agents"
     return f"/{kind}/{quote(change.subject, safe='')}"
 
 

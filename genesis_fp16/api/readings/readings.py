@@ -16,6 +16,7 @@ from genesis_fp16.api.readings.precision_reading import PrecisionReading
 from genesis_fp16.daemon import checks, models, operator
 from genesis_fp16.daemon.attempt_summary import summarize_attempt
 from genesis_fp16.daemon.known_agents import known_agents
+from genesis_fp16.daemon.queue import read_queue
 from genesis_fp16.domain.guard import GuardState
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
 from genesis_fp16.domain.run import Run, RunState
@@ -244,6 +245,13 @@ class Readings:
         runs = self.store.runs(agent, limit, states=states, before=last)
         return [views.RunView.model_validate(run) for run in runs]
 
+    def queue(self) -> list[views.QueuedRunView]:
+        """The runs that wait, in the order in which they start."""
+        waiting = read_queue(
+            self.store, self.in_force, self._known_agents(), serving=not self.daemon.trouble
+        )
+        return [views.QueuedRunView.model_validate(one) for one in waiting]
+
     def run(self, run_id: str) -> views.RunDetail:
         """A run with its attempts.
 
@@ -257,6 +265,7 @@ class Readings:
             for attempt in known[-ATTEMPTS_SHOWN:]
         ]
         fields = views.RunView.model_validate(run).model_dump()
+        waits = self.queue() if run.state is RunState.QUEUED else []
         folder = self.home / "runs" / run_id
         fields["folder_removed"] = describe_removal(folder, run.folder_removed) or None
         return views.RunDetail(
@@ -266,6 +275,7 @@ class Readings:
                 for attempt in shown
             ],
             attempts_left_out=len(known) - len(shown),
+            waits=next((one for one in waits if one.run.id == run_id), None),
         )
 
     def curve(self, run_id: str, points: int) -> views.RunCurve:

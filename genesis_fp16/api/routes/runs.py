@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 
@@ -35,6 +35,12 @@ def list_runs(
 ) -> list[views.RunView]:
     """The newest runs, newest first."""
     return readings.runs(agent, states=state or (), before=before, limit=limit)
+
+
+@router.get("/queue")
+def show_queue(readings: ReadingsHere) -> list[views.QueuedRunView]:
+    """The runs that wait, in the order in which they start: what for, and until when."""
+    return readings.queue()
 
 
 @router.get("/runs/{run_id}")
@@ -72,4 +78,21 @@ def cancel_run(
 ) -> views.RunView:
     """Cancel the run: one that trains writes a checkpoint and stops."""
     operator.cancel_run(readings.store, run_id, actor=caller.actor, reason=change.reason)
+    return views.RunView.model_validate(operator.find_run(readings.store, run_id))
+
+
+class Move(Change):
+    """Where a run goes in the queue."""
+
+    to: Literal["first", "last"]
+
+
+@router.post("/runs/{run_id}/move")
+def move_run(
+    run_id: RunId, move: Move, readings: ReadingsHere, caller: CallerHere
+) -> views.RunView:
+    """Let the queued run start before all others, or after them."""
+    operator.move_run(
+        readings.store, run_id, first=move.to == "first", actor=caller.actor, reason=move.reason
+    )
     return views.RunView.model_validate(operator.find_run(readings.store, run_id))

@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
+from genesis_fp16.domain.queue import in_turn
 from genesis_fp16.domain.run import Ending, Run, RunState, StopCause
 from genesis_fp16.executors import Executor, ExitStatus
 from genesis_fp16.runs.active_attempt import ActiveAttempt
@@ -22,6 +23,7 @@ from genesis_fp16.runs.dispatcher.adoption import take_over
 from genesis_fp16.runs.dispatcher.announced import RunStates
 from genesis_fp16.runs.dispatcher.reading import read_in_shares
 from genesis_fp16.runs.dispatcher.under_way import UnderWay
+from genesis_fp16.runs.quota import DailyQuotas
 from genesis_fp16.runs.spec import make_spec
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
@@ -48,7 +50,8 @@ class Dispatcher:
         absent: Returns why no run of an agent can ever start, for example because it is not
             installed; empty if it may. Its waiting runs are cancelled with that reason.
         pauses: Pauses in force; the waiting runs of a paused agent go on waiting.
-        queued: Runs that wait, as of the last round, without those of paused agents.
+        queued: Runs that wait, as of the last round, without those of paused agents and quotas.
+        used_up: Agents whose quota of today is used up, to the end of the day in Unix seconds.
         clock: Monotonic seconds, for the time that reading events takes.
     """
 
@@ -63,6 +66,7 @@ class Dispatcher:
     ) -> None:
         self.settings = settings
         self.queued = 0
+        self.used_up: Mapping[str, float] = {}
         self.clock = time.monotonic
         self._store = store
         self._executor = executor
@@ -73,6 +77,8 @@ class Dispatcher:
         self.pauses: PausesInForce = {}
         self._active = UnderWay()
         self._states = RunStates(store, listener)
+        self._quotas = DailyQuotas(store)
+        self._last_started: dict[str, float] | None = None  # read in the first round
 
     @property
     def busy(self) -> int:
@@ -95,14 +101,15 @@ class Dispatcher:
                 self._isolated(run, self._adopt, run, now)
 
     def tick(self, now: float, *, only: str | None = None) -> None:
-        """One round: follow the attempts under way, then start runs that are due in free slots.
+        """One round: follow the attempts under way, then start queued runs, in turn, in free slots.
 
         If *only* is not None, it is the id of the only run that may start.
         """
         unfinished = self.follow_and_record(now)
         free = self.settings.slots - self.busy
-        for run in unfinished:
-            if run.state is not RunState.QUEUED or only not in (None, run.id):
+        queued = [run for run in unfinished if run.state is RunState.QUEUED]
+        for run in self._in_turn(queued) if free > 0 else queued:
+            if only not in (None, run.id):
                 continue
             if run.cancel_requested:
                 self._states.cancel(run, None)
@@ -114,6 +121,14 @@ class Dispatcher:
                 free -= 1  # also if the start fails: one round tries no more than that
                 self._isolated(run, self._start, run, now)
 
+    def _in_turn(self, queued: list[Run]) -> list[Run]:
+        if self._last_started is None:
+            self._last_started = self._store.times.last_started()
+        return in_turn(queued, self._priority, self._last_started)
+
+    def _priority(self, agent: str) -> int:
+        return self.settings.for_agent(agent).priority
+
     def follow_and_record(self, now: float) -> list[Run]:
         """Follow the attempts under way and record them, without starting a run.
 
@@ -122,8 +137,12 @@ class Dispatcher:
         """
         self.follow(now)
         unfinished = self._store.unfinished_runs.read()
+        agents = {run.agent for run in unfinished}
+        self.used_up = self._quotas.used_up(self.settings, agents, now)
         self.queued = sum(
-            run.state is RunState.QUEUED and not pauses_of(self.pauses, run.agent)
+            run.state is RunState.QUEUED
+            and not pauses_of(self.pauses, run.agent)
+            and run.agent not in self.used_up
             for run in unfinished
         )
         for run in unfinished:
@@ -164,6 +183,7 @@ class Dispatcher:
     def _may_start(self, run: Run) -> bool:
         return (
             not pauses_of(self.pauses, run.agent)
+            and run.agent not in self.used_up
             and run.is_available(self._store.now(), self.settings.retry_backoff_seconds)
             and run.agent in self._agents
             and all(active.run.agent != run.agent for active in self._active)
@@ -199,6 +219,8 @@ class Dispatcher:
             return  # cancelled or taken since the queue was read
         active = ActiveAttempt.follow(run, attempt, self.settings, now, clock=self.clock)
         self._active.add(active)
+        if self._last_started is not None:
+            self._last_started[run.agent] = attempt.started_at
         self._states.announce(run, RunState.STARTING)
         try:
             precision = self._precision(active.run_so_far)
@@ -277,6 +299,8 @@ class Dispatcher:
             self._stop(active, StopCause.CANCEL, now)
         elif alive and any(pause.stops_runs for pause in pauses_of(self.pauses, active.run.agent)):
             self._stop(active, StopCause.PAUSE, now)
+        elif alive and active.run.agent in self.used_up:
+            self._stop(active, StopCause.QUOTA, now)
         state = self._states.of(active.run)
         if state is not None and active.recorded_state is not state:
             self._store.move(active.run.id, state)

@@ -36,6 +36,21 @@ def test_run_now_and_cancel(api) -> None:
     assert (again.status, again.json()["title"]) == (409, "Conflict")
 
 
+def test_the_queue_is_shown_and_changed(api) -> None:
+    first, second = (api.store.enqueue("se-darwin", first_seed=0).id for _ in range(2))
+    moved = api.ask("POST", f"/api/runs/{second}/move", REASON | {"to": "first"})
+    assert (moved.status, moved.json()["id"]) == (200, second)
+    assert last_change(api) == (ME, "run move", second, "because")
+    waiting = api.get("/api/queue")
+    assert [one["run"]["id"] for one in waiting][:2] == [second, first]
+    assert api.get(f"/api/runs/{second}")["waits"] == waiting[0]
+    for run_id in (first, second):
+        api.store.move(run_id, RunState.CANCELLED)
+    late = api.ask("POST", f"/api/runs/{second}/move", REASON | {"to": "last"})
+    assert (late.status, late.json()["title"]) == (409, "Conflict")
+    assert api.get(f"/api/runs/{second}")["waits"] is None
+
+
 def test_an_agent_that_is_off_does_not_run(api) -> None:
     answer = api.ask("POST", "/api/agents/policy/run", REASON)
     assert answer.status == 409

@@ -98,6 +98,24 @@ def test_a_run_is_cancelled_once_and_by_name(ask: Ask, store: Store, run: Run) -
     assert "'nobody'" in str(unknown.exception)
 
 
+def test_the_queue_is_shown_and_changed(
+    ask: Ask, ask_json: Callable[..., object], store: Store, run: Run
+) -> None:
+    first, second = store.enqueue("b", first_seed=1), store.enqueue("c", first_seed=1)
+    said = ask("runs", "move", second.id, "--first", "--reason", "urgent").stdout
+    assert said == f"{second.id} of c starts before all other runs that wait\n"
+    waiting = ask_json("runs", "queue")
+    assert [(one["run"]["id"], one["place"]) for one in waiting] == [(second.id, 1), (first.id, 2)]
+    assert waiting[0]["waits_for"] == "daemon"
+    assert "no daemon serves" in ask("runs", "queue").stdout
+    assert ask_json("runs", "show", second.id)["waits"]["place"] == 1
+    assert "no daemon serves" in ask("runs", "show", second.id).stdout
+    assert ask_json("runs", "move", second.id, "--last") == {"run": second.id, "to": "last"}
+    assert [one["run"]["id"] for one in ask_json("runs", "queue")] == [first.id, second.id]
+    ended = ask("runs", "move", run.id, "--first")
+    assert "only queued runs wait" in str(ended.exception)
+
+
 def test_a_run_is_named_by_its_number(
     ask: Ask, ask_json: Callable[..., object], store: Store, run: Run
 ) -> None:

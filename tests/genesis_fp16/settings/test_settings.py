@@ -291,8 +291,8 @@ def test_names_and_marks_follow_from_the_declaration() -> None:
     assert {"timezone", "repeated_hour", "missing_hour"} < hot
     assert not hot & {"home", "slots", "agents", "database_url"}
     assert hot_fields(AgentSettings) == (
-        *("schedule", "catch_up", "overlap", "repeated_hour", "missing_hour", "precision"),
-        *("explore", "role_precision"),
+        *("schedule", "catch_up", "overlap", "repeated_hour", "missing_hour"),
+        *("priority", "seconds_per_day", "precision", "explore", "role_precision"),
         *("keep_fp32", "job_cpus", "job_gpus", "job_memory_mib", "job_minutes"),
     )
 
