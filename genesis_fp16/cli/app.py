@@ -18,6 +18,7 @@ from genesis_fp16.cli import (
     minari,
     models,
     precision,
+    records,
     runs,
 )
 from genesis_fp16.cli.arguments import check_utf8
@@ -50,6 +51,7 @@ app.command("detach")(detach)
 app.command("verl-overrides")(verl_overrides)
 app.add_typer(runs.app, name="runs")
 app.add_typer(models.app, name="models")
+app.add_typer(records.app, name="records")
 app.add_typer(precision.app, name="precision")
 app.add_typer(executors.app, name="executors")
 app.add_typer(config.app, name="config")

@@ -59,12 +59,14 @@ class DataFacts(BaseModel):
         transitions: Number of transitions.
         size: Bytes that they take in the replay buffer.
         sha256: Hash of these bytes.
+        segments: Length of each segment of the replay buffer; empty for earlier releases.
     """
 
     model_config = ConfigDict(frozen=True)
     transitions: int
     size: int
     sha256: str
+    segments: Mapping[str, int] = {}
 
 
 class ModelVersion(BaseModel):

@@ -28,7 +28,8 @@ from infrastructure.decisions import (
     read_records,
 )
 from infrastructure.decisions.log import segment_path, segments
-from infrastructure.decisions.records import BEGINNING
+from infrastructure.decisions.records import BEGINNING, DamagedLineError
+from infrastructure.decisions.removal import removed_at
 
 MOST_IDS = 100_000  # of one agent; the oldest are forgotten
 MOST_IDS_IN_ALL = 200_000  # the journals least recently used are closed
@@ -90,6 +91,7 @@ class Journal:
         self._transitions: OrderedDict[str, str] = OrderedDict()
         self._turn = asyncio.Lock()  # of requests that add transitions
         self._under_way: dict[str, _Alone] = {}
+        self._removed_at = removed_at(folder)
         self.users = 0
 
     def __len__(self) -> int:
@@ -117,7 +119,7 @@ class Journal:
             ProblemError: The id was used with other content, or the disk fails.
         """
         async with self._alone(name):
-            known = self._known.get(name)
+            known = self._find(name)
             if known is not None:
                 self._check_same(name, known.content, content)
                 answer: dict[str, Any] = self.log.read(known.place)["answer"]
@@ -141,7 +143,7 @@ class Journal:
                 await stack.enter_async_context(self._alone(name))
             new = OrderedDict[str, LogRecord]()
             for choice in choices:
-                name, known = choice["id"], self._known.get(choice["id"])
+                name, known = choice["id"], self._find(choice["id"])
                 if earlier := new.get(name):
                     self._check_same(name, earlier["content"], choice["content"])
                 elif known is None or (known.kind == "decision" and known.state == "open"):
@@ -162,7 +164,7 @@ class Journal:
             ProblemError: The decision is not known, has another outcome already, or the disk fails.
         """
         async with self._alone(name):
-            known = self._known.get(name)
+            known = self._find(name)
             if known is None:
                 raise ProblemError(
                     404,
@@ -224,6 +226,18 @@ class Journal:
                     self._check_same(name, known, content)
             await self._record(list(new.values()))
             return len(new)
+
+    def _find(self, name: str) -> _Known | None:
+        """What is known of a decision; None if it is unknown, or was removed."""
+        known = self._known.get(name)
+        if known is None or removed_at(self.log.folder) == self._removed_at:
+            return known
+        try:
+            self.log.read(known.place)
+        except (OSError, DamagedLineError):
+            del self._known[name]
+            return None
+        return known
 
     @asynccontextmanager
     async def _alone(self, name: str) -> AsyncIterator[None]:

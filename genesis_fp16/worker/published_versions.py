@@ -90,6 +90,7 @@ class PublishedVersions:
             transitions=len(self._collection.read(folder, snapshot)),
             size=sum(snapshot.lengths.values()),
             sha256=buffer.digest(snapshot),
+            segments=snapshot.lengths,
         )
 
     def _warn(self, error: Exception) -> None:

@@ -8,7 +8,10 @@ this at a time, as only one run of an agent collects.
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +29,7 @@ from infrastructure.trajectories.segments import next_number
 STATE_FILE = "taken-in.json"  # beside the segments
 DECISION_KEY = "decision"
 """Name in `Transition.info` of the decision that a transition was made from."""
+_LOCK = ".intake.lock"
 _MOST_STATE_BYTES = 1 << 28
 
 
@@ -70,8 +74,29 @@ def take_in(log: Path, replay: Path, *, now: float) -> IntakeReport:
         OSError: The log cannot be read, or the buffer not be written; nothing counts as taken in.
     """
     report = IntakeReport()
-    if not segments(log):
-        return report
+    if segments(log):
+        with intake_lock(log):
+            _take_in(log, replay, now, report)
+    return report
+
+
+@contextmanager
+def intake_lock(log: Path) -> Iterator[None]:
+    """Keep others from moving records of *log* to the replay buffer, and from removing any.
+
+    Raises:
+        OSError: The lock cannot be created.
+    """
+    log.mkdir(parents=True, exist_ok=True)
+    lock = os.open(log / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _take_in(log: Path, replay: Path, now: float, report: IntakeReport) -> None:
     state = _read_state(log / STATE_FILE)
     reading = _Reading(log, state, report)
     segment = _segment_of(replay, state.generation + 1)
@@ -85,7 +110,6 @@ def take_in(log: Path, replay: Path, *, now: float) -> IntakeReport:
             file.writelines(records)
         state.generation += 1
     write_model(log / STATE_FILE, state)
-    return report
 
 
 def taken_until(log: Path) -> Place:

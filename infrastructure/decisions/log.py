@@ -217,6 +217,8 @@ def read_records(
             file.seek(offset)
             while (line := file.readline()).endswith(b"\n"):
                 begin, offset = offset, offset + len(line)
+                if line.isspace():  # removed
+                    continue
                 try:
                     record = decode_line(line)
                 except DamagedLineError as error:

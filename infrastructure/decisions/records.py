@@ -57,6 +57,8 @@ def decode_line(line: bytes) -> LogRecord:
     Raises:
         DamagedLineError: It is torn, altered or of another version.
     """
+    if line.isspace():
+        raise DamagedLineError("the record was removed")
     line = line.rstrip(b"\n")
     payload = line[_PAYLOAD_AT:-1]
     expected = b"%b%08x%b" % (_HEAD, zlib.crc32(payload), _MIDDLE)

@@ -51,7 +51,12 @@ def read_segment(path: Path, start: int, end: int, on_skip: OnSkip) -> Iterator[
 
 
 def decode_line(line: bytes, path: Path, offset: int, on_skip: OnSkip) -> Transition | None:
-    """Decode a line with its newline; report one that is torn or altered, and return None."""
+    """Decode a line with its newline; report one that is torn or altered, and return None.
+
+    A line of spaces was removed, which is not reported.
+    """
+    if line[:1] == b" " and line.isspace():
+        return None
     try:
         return decode_record(line.rstrip(b"\n"))
     except RecordError as error:

@@ -14,9 +14,11 @@ Files = Callable[..., list[Path]]
 OURS = ("genesis_fp16", "infrastructure", "agents")
 DAEMON_MAY_IMPORT = (
     "infrastructure.agent_contract",
+    "infrastructure.decisions",
     "infrastructure.events",
     "infrastructure.files",
     "infrastructure.options",
+    "infrastructure.trajectories",
 )
 METRIC_TYPES = {"Counter", "Gauge", "Histogram", "Summary", "Info", "Enum"}
 

@@ -15,6 +15,7 @@ import pytest
 from genesis_fp16.domain.predictor import KnownAgent, PredictorOrder
 from genesis_fp16.predictor.models import NEW_SECONDS
 from infrastructure.decisions import read_records, take_in
+from infrastructure.decisions.removal import remove_group
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.world_model import WorldModel
 from tests.genesis_fp16.predictor.conftest import (
@@ -235,3 +236,22 @@ def test_models_least_recently_used_leave(
         assert client.agent("rank", QUESTION, f"a{number}")[1]["version"] == f"run-{number}"
     listed = client.ask("/api/models")[1]["models"]
     assert [model["agent"] for model in listed if model["loaded"]] == ["a0", "a3"]
+
+
+def test_a_removed_decision_is_forgotten_while_it_serves(start: Start) -> None:
+    predictor = start()
+    client, agent = predictor.client(), predictor.home / "agents" / "qa"
+    for name, group in (("d1", "customer-7"), ("d2", "customer-8"), ("d3", "customer-7")):
+        client.agent("decisions", {**QUESTION, "id": name, "group": group})
+    assert remove_group(agent / "decisions", agent / "replay", "customer-7").records == 2
+    outcome = {"reward": 1.0, "next_observation": {"ok": "yes"}}
+    assert client.agent("decisions/d1/outcome", outcome)[0] == 404
+    assert client.agent("decisions/d2/outcome", outcome)[1]["state"] == "recorded"
+    other = {**QUESTION, "id": "d3", "group": "customer-9"}
+    assert client.agent("decisions", other)[0] == 200, "its id is free again"
+    assert client.agent("decisions/d3/outcome", outcome)[1]["state"] == "recorded"
+    predictor.kill()
+    predictor.start()
+    assert predictor.client().agent("decisions/d1/outcome", outcome)[0] == 404
+    assert predictor.client().agent("decisions/d3/outcome", outcome)[1]["state"] == "repeated"
+    assert take_in(agent / "decisions", agent / "replay", now=0.0).transitions == 2
