@@ -23,6 +23,7 @@ from genesis_fp16.cli import (
 )
 from genesis_fp16.cli.arguments import check_utf8
 from genesis_fp16.cli.attach import attach, detach
+from genesis_fp16.cli.backup import backup, restore
 from genesis_fp16.cli.doctor import doctor
 from genesis_fp16.cli.plugin_commands import ProgramGroup
 from genesis_fp16.cli.profile import profile
@@ -46,6 +47,8 @@ app.add_typer(agents.app, name="agents")
 app.command("preflight")(agents.preflight)
 app.command("profile")(profile)
 app.command("doctor")(doctor)
+app.command("backup")(backup)
+app.command("restore")(restore)
 app.command("attach")(attach)
 app.command("detach")(detach)
 app.command("verl-overrides")(verl_overrides)

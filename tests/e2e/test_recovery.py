@@ -66,3 +66,24 @@ def test_a_second_daemon_refuses_and_names_the_first(training) -> None:
     assert second.returncode not in (0, None)
     assert str(training.process.pid) in second.stdout + second.stderr
     assert training.get("/readyz")[0] == 200
+
+
+def test_a_backup_of_a_serving_home_goes_on_elsewhere(training, make_daemon, tmp_path) -> None:
+    attempts, step = _checkpointed(training)
+    said = training.cli("backup", str(tmp_path / "backup"))
+    assert said.returncode == 0, said.stderr
+    assert "read again and found right" in said.stdout
+    other = make_daemon(tmp_path / "other")
+    other.configure(
+        **{k: v for k, v in training.settings.items() if "HOME" not in k and "PORT" not in k}
+    )
+    restored = other.json("restore", str(tmp_path / "backup"))
+    assert (restored["runs"], restored["requeued"]) == (1, 1)
+    other.start()  # beside the first daemon, whose worker goes on
+    other.wait_for(lambda: len(other.events("resumed")) == attempts, "to resume")
+    assert other.events("resumed")[-1].step >= step
+    worker = training.worker()
+    assert worker is not None
+    assert worker.pid != other.worker().pid
+    assert "stop_requested" not in training.log
+    assert len(training.events("started")) == attempts

@@ -29,6 +29,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from tests.e2e.torture.backups import BackupTaker
 from tests.e2e.torture.catalogue import FAULTS, Fault
 from tests.e2e.torture.invariants import Snapshot, Weights, check_round, weights_of
 from tests.e2e.torture.round import SEEDS, Round
@@ -72,6 +73,9 @@ class Torture:
         """Play all rounds; return the number of violations."""
         begun = time.monotonic()
         first = self._options.first
+        backups = BackupTaker(lambda: self._service)
+        if self._options.backups:
+            backups.start()
         try:
             for number in range(first, first + self._options.rounds):
                 fault, rng = self.plan(number)
@@ -81,6 +85,10 @@ class Torture:
                 else:
                     self._play(number, fault, rng)
         finally:  # also when interrupted
+            if self._options.backups:
+                backups.stop()
+                print(f"{backups.taken} backups put back and compared, {backups.refused} refused")
+                self.violations += backups.problems
             self._end_home(keep=False)
             self._summarise(time.monotonic() - begun)
         return len(self.violations)
@@ -256,6 +264,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="start daemon and workers as in production, instead of forking them",
     )
+    parser.add_argument("--backups", action="store_true", help="take one each second meanwhile")
     parser.add_argument("--no-mount", action="store_true", help="leave out full disks")
     parser.add_argument("--keep", default=None, help="folder for homes with a violation")
     parser.add_argument("--list", action="store_true", help="list the kinds and exit")
