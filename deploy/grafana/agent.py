@@ -243,6 +243,17 @@ PANELS = (
         states=GUARD_STATES,
     ),
     Lines(
+        title="Modules raised to FP32",
+        why="Of a tripped guard: FP32 for these modules only. 0 beside FP32: all of the model.",
+        queries=[
+            Query(expr='genesis_raised_modules{agent=~"$agent"}', legend="{{agent}}"),
+            Query(
+                expr='increase(genesis_rung_searches_total{agent=~"$agent"}[$__rate_interval]) > 0',
+                legend="{{agent}}, search: {{cause}}",
+            ),
+        ],
+    ),
+    Lines(
         title="Age of the newest checkpoint",
         why="While a run trains: the work that is lost if its worker dies now.",
         queries=[

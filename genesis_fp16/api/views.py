@@ -26,6 +26,7 @@ class Acknowledged(View):
 
     Attributes:
         roles: ``role:store/compute/out`` by commas, for a policy job; empty for others.
+        modules: Modules that the guard has raised to FP32, by commas.
     """
 
     run: str
@@ -33,6 +34,7 @@ class Acknowledged(View):
     effective: str
     reason: str
     roles: str = ""
+    modules: str = ""
 
 
 class Demand(View):
@@ -121,6 +123,7 @@ class GuardDecision(View):
     reason: str
     evidence: str
     roles: Mapping[str, str]
+    modules: tuple[str, ...] = ()
 
 
 class GuardView(View):
@@ -209,6 +212,7 @@ class PrecisionChange(View):
     effective: str
     reason: str
     roles: str = ""
+    modules: str = ""
 
 
 class AttemptView(View):

@@ -93,10 +93,10 @@ def _telemetry(store: Store, home: Path, run_id: str) -> dict[str, Any]:
     """The last diagnosis of each cause of an overflow in the run, and its last measurement."""
     from genesis_fp16.domain.attempt import events_path
     from infrastructure.events import EventTail
-    from infrastructure.events.event import LostUpdatesMeasured, OverflowDiagnosed
+    from infrastructure.events.event import LostUpdatesMeasured, OverflowDiagnosed, RungSearched
 
     overflows: dict[str, dict[str, Any]] = {}
-    lost, trouble = None, ""
+    lost, searched, trouble = None, None, ""
     for attempt in store.attempts(run_id):
         path = events_path(home, attempt)
         try:
@@ -104,11 +104,18 @@ def _telemetry(store: Store, home: Path, run_id: str) -> dict[str, Any]:
             for event in EventTail(path, max(0, size - _READ_BYTES)).read():
                 if isinstance(event, LostUpdatesMeasured):
                     lost = event.model_dump(mode="json")
+                elif isinstance(event, RungSearched):
+                    searched = event.model_dump(mode="json")
                 elif isinstance(event, OverflowDiagnosed):
                     overflows[event.cause] = event.model_dump(mode="json")
         except OSError as error:
             trouble = str(error)
-    return {"overflows": list(overflows.values()), "lost_updates": lost, "trouble": trouble}
+    return {
+        "overflows": list(overflows.values()),
+        "lost_updates": lost,
+        "search": searched,
+        "trouble": trouble,
+    }
 
 
 def _evidence(home: Path, decision: Decision) -> tuple[dict[str, Any] | None, str]:
@@ -146,6 +153,8 @@ def _now(answer: dict[str, Any]) -> Iterator[str]:
     yield f"Who decided   {DECIDED_BY.get(reason, reason)} (reason {reason})"
     if roles := state.get("roles"):
         yield f"Roles         {roles.replace(',', ' ')} (store/compute/out)"
+    if modules := state.get("modules"):
+        yield f"Raised        {modules.replace(',', ' ')} (modules in FP32, by the guard)"
 
 
 def _lost(answer: dict[str, Any]) -> Iterator[str]:
@@ -157,6 +166,8 @@ def _lost(answer: dict[str, Any]) -> Iterator[str]:
         yield f"Overflow      step {overflow['step']}: {_cause(answer['agent'], overflow)}"
     if telemetry["trouble"]:
         yield f"No telemetry  {telemetry['trouble']}"
+    if search := telemetry["search"]:
+        yield f"Search        step {search['step']}: {search['reason']}"
     lost = telemetry["lost_updates"]
     if lost is None:
         return
@@ -199,6 +210,9 @@ def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
     yield f"The guard     {last['state']} since {moment(last['at'])}, by {last['actor']}"
     yield from _trip(answer)
     yield f"What now      {_what_now(settings, last)}"
+    if last["modules"]:
+        name = f"GENESIS_AGENTS__{answer['agent'].upper().replace('-', '_')}__KEEP_FP32"
+        yield f"For good      {name}={','.join(last['modules'])}, or keep_fp32 of the job"
     if last["state"] == "tripped":
         undo = f"genesis-fp16 precision clear --guard {answer['agent']} --reason ..."
         yield f"How to undo   {undo}"
@@ -270,6 +284,8 @@ def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
     roles = [f"{role} in {name.upper()}" for role, name in last["roles"].items()]
     unchanged = "" if "policy" in last["roles"] else " (other roles as before)"
     demanded = f"{' and '.join(roles)}{unchanged}" if roles else "FP32"
+    if last["modules"]:
+        demanded = f"FP32 in {' and '.join(last['modules'])} (half precision elsewhere)"
     if settings.guard_reenable == "manual":
         until = "until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
         return f"{demanded} in every run {until}"

@@ -88,8 +88,9 @@ def show(as_json: JsonFlag = False) -> None:
     for agent, state in answer["acknowledged"].items():
         fields = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
         print_line(f"{agent} acknowledged {fields} in run {state['run']}")
-        if state.get("roles"):
-            print_line(f"roles of {agent}: {state['roles'].replace(',', ' ')}")
+        for name in [name for name in ("roles", "modules") if state.get(name)]:
+            raised = " in FP32" if name == "modules" else ""
+            print_line(f"{name} of {agent}{raised}: {state[name].replace(',', ' ')}")
 
 
 def _describe_settings(known: CommandSettings, answer: dict[str, Any]) -> Iterator[str]:

@@ -289,7 +289,8 @@ class Daemon:
 
     def _guard_decided(self, decision: Decision) -> None:
         self.metrics.set_guard_state(decision.agent, decision.state)
-        if decision.state is GuardState.TRIPPED and decision.trigger is not None:
+        tripped = decision.state is GuardState.TRIPPED and not decision.modules
+        if tripped and decision.trigger is not None:
             self.metrics.guard_tripped(decision.agent, decision.trigger)
 
     def _schedule(self, plugin: Plugin, put: Callable[[str, Schedule], None]) -> None:

@@ -98,6 +98,8 @@ class PrecisionResolver:
                 inputs,
                 guard=self._guard.demands_fp32(agent),
                 guard_roles=self._guard.demanded_roles(agent),
+                guard_modules=self._guard.raised_modules(agent),
+                guard_decided_at=self._guard.decision(agent).at,
                 fell_back_at=fell_back_at,
                 canary=canary,
                 baseline=baseline,

@@ -85,5 +85,6 @@ def _precision_now(settings: Settings, agent: str, store: Store | None) -> Preci
             device=Device(accelerator=True, fp16=True, bf16=True),
             guard=guard is not None and guard.demands_fp32,
             guard_roles=guard.roles if guard is not None else {},
+            guard_modules=guard.modules if guard is not None else (),
         )
     )

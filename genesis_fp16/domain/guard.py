@@ -16,6 +16,8 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 from infrastructure.events import PrecisionName, Role
+from infrastructure.events.event import RungSearched
+from infrastructure.events.precision_state import ModuleNames
 from infrastructure.options.setting_types import AgentNames, Hot, Seconds
 
 GUARD = "guard"  # the actor of decisions that no operator made
@@ -89,6 +91,10 @@ class GuardSettings(BaseModel):
     """metric_drift: trips if the held-out metric is worse than in FP32 by more than this share."""
     guard_pairs: Hot[Annotated[int, Field(ge=2, le=HISTORY_LIMIT)]] = 3
     """metric_drift: fewest pairs of a half-precision run and its FP32 repetition to compare."""
+    guard_ladder: Hot[bool] = True
+    """Whether, after a trip, FP32 may remain in some modules only, once a search has shown it."""
+    guard_search_seconds: Hot[Seconds] = 300.0
+    """Time of one search for these modules, in a process beside the training that goes on."""
     canary_share: Hot[Annotated[float, Field(ge=0, le=1)]] = 1.0
     """Share of each agent's runs that may use half precision; the others run in FP32."""
     canary_agents: Hot[AgentNames] = ""
@@ -186,6 +192,8 @@ class Decision:
         evidence: File below the home folder that holds the numbers; empty if there is none.
         roles: Roles that a trip changes to another precision; the others keep
             theirs; empty if the trip demands FP32, and in other states.
+        modules: Modules in FP32 while the others may have half precision: what remains of a trip
+            after a search has shown that this suffices. Empty before, and in other states.
     """
 
     agent: str
@@ -200,11 +208,12 @@ class Decision:
     reason: str = ""
     evidence: str = ""
     roles: Mapping[Role, PrecisionName] = field(default_factory=dict, hash=False)
+    modules: ModuleNames = ()
 
     @property
     def demands_fp32(self) -> bool:
-        """Whether it demands FP32 for all roles."""
-        return self.state is GuardState.TRIPPED and not self.roles
+        """Whether it demands FP32 for all roles and modules."""
+        return self.state is GuardState.TRIPPED and not self.roles and not self.modules
 
 
 def trip(
@@ -219,8 +228,9 @@ def trip(
     """Demand what *detection* asks for; None if FP32 is in force already or the guard is off.
 
     A relapse doubles the cool-down: a trip on probation, or within
-    `GuardSettings.guard_cooldown_limit_seconds` of its end. If single roles were changed and
-    something is detected all the same, that is a relapse too, and the trip demands FP32.
+    `GuardSettings.guard_cooldown_limit_seconds` of its end. If single roles were changed, or
+    modules raised, and something is detected all the same, that is a relapse too, and the trip
+    demands FP32.
     """
     if last.demands_fp32 or not settings.guard_enabled:
         return None
@@ -239,6 +249,25 @@ def trip(
         step=step,
         reason=detection.summary,
         roles={} if last.state is GuardState.TRIPPED else detection.roles,
+    )
+
+
+def descend(
+    last: Decision, found: RungSearched, settings: GuardSettings, *, now: float, run_id: str
+) -> Decision | None:
+    """Raise only the modules that a search has *found* to suffice; None if FP32 must stay."""
+    allowed = settings.guard_enabled and settings.guard_ladder
+    if not (allowed and last.demands_fp32 and found.modules):
+        return None
+    return replace(
+        last,
+        at=now,
+        run_id=run_id,
+        step=found.step,
+        actor=GUARD,
+        reason=found.reason,
+        evidence="",
+        modules=found.modules,
     )
 
 
@@ -298,4 +327,5 @@ def _follow(
         reason=reason,
         evidence="",
         roles={},
+        modules=(),
     )

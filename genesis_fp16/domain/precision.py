@@ -111,6 +111,8 @@ class PrecisionInputs:
         preset: The operator's choice of precisions by role for the agent, if any.
         guard: Whether the guard demands FP32.
         guard_roles: Single roles whose precision the guard changes, with the new one.
+        guard_modules: Modules that the guard raises to FP32 while the others have a half type.
+        guard_decided_at: Unix time of the guard's last decision.
         fell_back_at: Unix time at which the run's worker fell back to FP32 by itself, at the floor
             of the loss scale; None if it did not.
         canary: Whether the run belongs to the share that may have half precision.
@@ -125,6 +127,8 @@ class PrecisionInputs:
     preset: RolePrecisions | None = None
     guard: bool = False
     guard_roles: Mapping[Role, PrecisionName] = field(default_factory=dict)
+    guard_modules: tuple[str, ...] = ()
+    guard_decided_at: float = 0.0
     fell_back_at: float | None = None
     canary: bool = True
     baseline: bool = False
@@ -145,13 +149,15 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
     last. If none demands it, the half type, or ``auto``, is the operator's (for this agent before
     for all), else the agent's, else the default.
 
-    The guard may change single roles: to FP32, or to the other half type if the device has it and
+    The guard may raise single modules to FP32, where nobody demands it for all. It may change
+    single roles: to FP32, or to the other half type if the device has it and
     the default chose the half type, or if operator or agent have chosen the same since; otherwise
     FP32 takes its place. If that role is the policy, the whole run follows it, because the policy's
     precision is the run's.
 
     A fallback of the worker holds until its run ends. An override for this agent by name that
-    asks for half precision and is newer than the fallback suspends it while it is in force.
+    asks for half precision and is newer than the fallback suspends it while it is in force, and so
+    do modules that the guard has raised since: a replay has shown that these suffice.
     """
     half, chosen_by = _half_type(inputs)
     by_guard = _guard_roles(inputs, half, chosen_by)
@@ -163,6 +169,7 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
         effective=effective,
         reason=chosen_by if effective == half else "guard",
         roles=_roles(inputs.preset, effective, by_guard),
+        modules=inputs.guard_modules,
     )
 
 
@@ -246,9 +253,11 @@ def _fp32_reasons(
 
 
 def _fallback_holds(inputs: PrecisionInputs) -> bool:
-    """Whether the worker fell back and no operator has asked for half precision since."""
+    """Whether the worker fell back and neither operator nor guard has found a remedy since."""
     fell_back_at = inputs.fell_back_at
-    return fell_back_at is not None and not any(
+    if fell_back_at is None or (inputs.guard_modules and inputs.guard_decided_at > fell_back_at):
+        return False
+    return not any(
         override.agent is not None
         and override.precision != "fp32"
         and override.created_at > fell_back_at

@@ -21,10 +21,13 @@ from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions,
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionName, Role
+from infrastructure.events.event import RungSearched
 from infrastructure.events.precision_state import describe_roles
 
 REPLAYED_BYTES = 1 << 18  # at a start, of the events of each attempt of an unfinished run
 REPLAY_SECONDS = 1.0  # for all of them
+
+_RELAPSED = "these modules in FP32 did not suffice before: the whole job stays in FP32"
 
 log = structlog.get_logger()
 
@@ -40,12 +43,20 @@ class _GuardedAgent:
     decision: Decision  # in force
     observer: AgentObserver = field(default_factory=AgentObserver)
     last_started: str = ""  # the run
+    relapsed: set[tuple[str, ...]] = field(default_factory=set)  # modules that did not suffice
+
+    def follow(self, decision: Decision) -> None:
+        """Put *decision* in force."""
+        if self.decision.modules and decision.demands_fp32:
+            self.relapsed.add(self.decision.modules)
+        self.decision = decision
 
 
 class Guard:
     """Takes agents to FP32 by itself, and lets them back; an `EventListener` of the dispatcher.
 
-    If the rounding of a single role is to blame, only that role's precision changes.
+    If the rounding of a single role is to blame, only that role's precision changes. After a trip
+    FP32 remains in some modules only, once a search by the worker has shown that this suffices.
 
     A decision is in force when it is made: a full disk or a locked store does not delay it.
     `refresh` records what was decided and reads what operators have decided.
@@ -74,7 +85,7 @@ class Guard:
         self._to_compare: list[str] = []
         self._last_entry, decisions = store.guard.since(0)
         for decision in decisions:
-            self._agent(decision.agent).decision = decision
+            self._agent(decision.agent).follow(decision)
         self._recover_decisions({decision.evidence for decision in decisions})
         self._replay_events()
 
@@ -90,11 +101,17 @@ class Guard:
         """Roles of *agent* whose precision the guard changes now, while the others keep theirs."""
         return self.decision(agent).roles if self.settings.guard_enabled else {}
 
+    def raised_modules(self, agent: str) -> tuple[str, ...]:
+        """Modules of *agent* that the guard raises to FP32 while the others may be in half."""
+        return self.decision(agent).modules if self.settings.guard_enabled else ()
+
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """Observe an event; trip if it shows too much against half precision."""
         detection = self._observe(self._agent(agent), run_id, event)
         if detection is not None:
             self.trip(agent, detection)
+        elif isinstance(event, RungSearched):
+            self._descend(agent, run_id, event)
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """Start a probation with a run, or end it with one."""
@@ -141,6 +158,19 @@ class Guard:
         )
         if tripped is not None:
             self._decide(guarded, tripped, {"numbers": detection.numbers})
+
+    def _descend(self, agent: str, run_id: str, found: RungSearched) -> None:
+        """Leave FP32 to the modules that a search has found, unless that has failed before."""
+        guarded = self._agent(agent)
+        if found.modules in guarded.relapsed:
+            names = ", ".join(found.modules)
+            log.warning("guard_rung_refused", agent=agent, modules=names, reason=_RELAPSED)
+            return
+        decided = rules.descend(
+            guarded.decision, found, self.settings, now=self._clock(), run_id=run_id
+        )
+        if decided is not None:
+            self._decide(guarded, decided, {"search": found.model_dump(mode="json")})
 
     def _compare(self, agent: str) -> None:
         """Compare held-out metrics of runs and their FP32 repetitions since the last decision."""
@@ -216,17 +246,18 @@ class Guard:
         self._put_in_force(guarded, decision)
 
     def _put_in_force(self, guarded: _GuardedAgent, decision: Decision) -> None:
-        guarded.decision = decision
+        guarded.follow(decision)
         guarded.observer.reset()
         write_log = log.warning if decision.state is GuardState.TRIPPED else log.info
         write_log(
-            _LOG_EVENTS[decision.state],
+            "guard_descended" if decision.modules else _LOG_EVENTS[decision.state],
             agent=decision.agent,
             trigger=decision.trigger,
             run_id=decision.run_id or None,
             actor=decision.actor,
             reason=decision.reason,
             **({"roles": describe_roles(decision.roles)} if decision.roles else {}),
+            **({"modules": ", ".join(decision.modules)} if decision.modules else {}),
         )
         self._on_decision(decision)
 

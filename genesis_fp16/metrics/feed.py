@@ -41,6 +41,7 @@ from infrastructure.events.event import (
     OverflowDiagnosed,
     PrecisionChanged,
     Resumed,
+    RungSearched,
     StepStats,
 )
 from infrastructure.events.mismatch_report import MismatchReport, ReferenceReport
@@ -104,10 +105,8 @@ class Metrics:
         elif isinstance(event, BaselineCompared):
             self._compared[agent] = run_id
             self._compare(agent, event)
-        elif isinstance(event, OverflowDiagnosed):
-            exemplar = {"run_id": run_id}
-            self._series.overflow_diagnoses.labels(agent, event.cause).inc(1, exemplar)
-            self._series.telemetry_seconds.labels(agent).inc(event.seconds)
+        elif isinstance(event, OverflowDiagnosed | RungSearched):
+            self._count_diagnosis(agent, run_id, event)
         elif isinstance(event, LostUpdatesMeasured):
             self._show_lost_updates(agent, event)
         elif isinstance(event, MismatchMeasured):
@@ -121,6 +120,15 @@ class Metrics:
             series.checkpoint_bytes.labels(agent).set(event.size_bytes)
         elif isinstance(event, Resumed):
             self._series.resumes.labels(agent).inc(exemplar={"run_id": run_id})
+
+    def _count_diagnosis(
+        self, agent: str, run_id: str, event: OverflowDiagnosed | RungSearched
+    ) -> None:
+        if isinstance(event, RungSearched):  # in a process of its own: no step waited for it
+            self._series.rung_searches.labels(agent, event.cause).inc(1, {"run_id": run_id})
+            return
+        self._series.overflow_diagnoses.labels(agent, event.cause).inc(1, {"run_id": run_id})
+        self._series.telemetry_seconds.labels(agent).inc(event.seconds)
 
     def on_predictions(self, agent: str, figures: AgentFigures) -> None:
         """Add what a predictor has counted; labels that it should not have are left out."""
@@ -243,6 +251,7 @@ class Metrics:
             self._series.clear_comparison(agent)
             self._series.clear_underflow(agent)
         self._series.precision.labels(agent, state.requested, state.effective, state.reason).set(1)
+        self._series.raised_modules.labels(agent).set(len(state.modules))
         for role, types in state.roles.items():
             self._series.role_precision.labels(agent, role, *types.split("/")).set(1)
         self._acknowledged[agent] = state

@@ -32,12 +32,13 @@ from genesis_fp16.domain.predictor import (
 )
 from genesis_fp16.domain.run import TERMINAL, RunState
 from genesis_fp16.metrics.family import CounterFamily, Family, GaugeFamily, HistogramFamily
-from infrastructure.events.event import OverflowCause
+from infrastructure.events.event import OverflowCause, RungCause
 from infrastructure.events.precision_state import REASONS
 
 CORRECTION_STATISTICS = ("dropped_fraction", "weight_mean", "sequence_ess")
 STEP_OUTCOMES = ("applied", "overflow", "nonfinite_loss", "no_gradient")
 OVERFLOW_CAUSES: tuple[str, ...] = get_args(OverflowCause)
+RUNG_CAUSES: tuple[str, ...] = get_args(RungCause)
 UNDERFLOW_KINDS = ("zero", "subnormal")
 NOT_ROLLBACKS = (
     "default",
@@ -110,6 +111,9 @@ class Series:
         self.clear_underflow(agent)
         for cause in OVERFLOW_CAUSES:
             self.overflow_diagnoses.labels(agent, cause)
+        self.raised_modules.labels(agent)
+        for cause in RUNG_CAUSES:
+            self.rung_searches.labels(agent, cause)
         for precision in PRECISIONS:
             self.step_seconds.labels(agent, precision)
         for outcome in STEP_OUTCOMES:
@@ -209,6 +213,16 @@ class Series:
             "1 for the types of a role that the agent's worker last acknowledged; only where a job "
             "has several roles",
             *("role", "store", "compute", "out"),
+        )
+        self.raised_modules = self._gauge(
+            "genesis_raised_modules",
+            "Modules that the guard has raised to FP32 while the others compute in half precision, "
+            "as the agent's worker last acknowledged",
+        )
+        self.rung_searches = self._counter(
+            "genesis_rung_searches_total",
+            "Searches, after a trip, for the modules that must be in FP32, by what is to blame",
+            "cause",
         )
         self.rollbacks = self._counter(
             "genesis_precision_rollbacks_total",

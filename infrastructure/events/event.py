@@ -25,7 +25,7 @@ from infrastructure.events.bounds import (
 )
 from infrastructure.events.mismatch_report import MismatchReport, ReferenceReport
 from infrastructure.events.plain_text import PlainText
-from infrastructure.events.precision_state import PrecisionName, PrecisionState
+from infrastructure.events.precision_state import ModuleNames, PrecisionName, PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.events.profile_report import ProfileReport
 
@@ -373,6 +373,40 @@ class LostUpdatesMeasured(BaseEvent):
     seconds: Amount
 
 
+RungCause = Literal["modules", "data", "optimisation", "unexplained", "unfinished"]
+
+
+class RungSearched(BaseEvent):
+    """A worker has searched, after a trip, for the modules that must be in FP32.
+
+    Attributes:
+        step: Step whose weights and last batches were replayed.
+        modules: Modules in FP32 with which a replay in the half type agrees with FP32; empty if
+            there are none or FP32 must stay.
+        cause: What is to blame: modules; the data or the optimisation, which FP32 shows too;
+            unexplained if half precision agrees with FP32 on these batches, or if modules are not
+            to blame; unfinished if the search could not be made or exceeded its time.
+        reason: What was found, in one sentence.
+        half_deviation: Deviation from FP32 in half precision everywhere, a multiple of the noise
+            floor; None if it was not measured.
+        deviation: The same with *modules* in FP32.
+        fp32_share: Share of the forward pass's floating-point operations in FP32 with *modules*.
+        replays: Number of replays.
+        seconds: Duration of the search, during which the training went on in FP32.
+    """
+
+    kind: Literal["rung_searched"] = "rung_searched"
+    step: StoredCount
+    modules: ModuleNames = ()
+    cause: RungCause
+    reason: PlainText
+    half_deviation: AnyNumber | None = None
+    deviation: AnyNumber | None = None
+    fp32_share: Share | None = None
+    replays: Count = 0
+    seconds: Amount = 0.0
+
+
 class MismatchMeasured(BaseEvent):
     """Trainer and rollout were compared on tokens that the rollout has just sampled.
 
@@ -484,6 +518,7 @@ Event = Annotated[
     | BaselineCompared
     | OverflowDiagnosed
     | LostUpdatesMeasured
+    | RungSearched
     | MismatchMeasured
     | PreflightDone
     | ProfileDone

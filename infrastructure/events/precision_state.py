@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
+
+from infrastructure.events.plain_text import PlainText
 
 PrecisionName = Literal["fp32", "fp16", "bf16"]
 PrecisionWish = Literal["fp32", "fp16", "bf16", "auto"]  # auto: the worker measures which is best
@@ -32,6 +34,10 @@ _ONE_OF = f"({'|'.join(PRECISIONS)})"
 RoleTypes: TypeAlias = Annotated[
     str, StringConstraints(pattern=rf"^{_ONE_OF}/{_ONE_OF}/{_ONE_OF}$")
 ]  # a `RolePrecision` as text
+
+
+MOST_MODULES = 64  # raised at a time; with more, FP32 for all is the smaller change
+ModuleNames: TypeAlias = Annotated[tuple[PlainText, ...], Field(max_length=MOST_MODULES)]
 
 
 class Role(StrEnum):
@@ -59,16 +65,23 @@ class PrecisionState:
         roles: Types of single roles, ``store/compute/out``. In a decision: those that the
             operator or the guard has chosen; the job chooses the others. In an acknowledgement:
             all roles of the job; empty for a job without roles. If *effective* is FP32, all are.
+        modules: Qualified names of the modules that the guard has raised to FP32, each with the
+            modules inside it, while the others compute in the half type. Those that the job itself
+            keeps in FP32 are not among them. Empty if *effective* is FP32.
     """
 
     requested: PrecisionWish
     effective: PrecisionWish
     reason: PrecisionReason
     roles: Mapping[Role, RoleTypes] = field(default_factory=dict, hash=False)
+    modules: ModuleNames = ()
 
     @property
     def fields(self) -> dict[str, str]:
-        """The state as text by name, for logs and the store; ``roles`` only if there are any."""
+        """The state as text by name, for logs and the store.
+
+        ``roles`` and ``modules`` are left out if there are none.
+        """
         shown: dict[str, str] = {
             "requested": self.requested,
             "effective": self.effective,
@@ -76,6 +89,8 @@ class PrecisionState:
         }
         if self.roles:
             shown["roles"] = describe_roles(self.roles)
+        if self.modules:
+            shown["modules"] = ",".join(self.modules)
         return shown
 
     def __str__(self) -> str:

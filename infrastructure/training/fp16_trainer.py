@@ -423,7 +423,8 @@ class FP16Trainer:
         """Change precision between two optimizer steps.
 
         Leaving FP16 parks its scale and growth tracker; coming back restores them, or starts from
-        the initial scale where FP16 was left with its scale at the floor.
+        the initial scale where FP16 was left with its scale at the floor. The modules that *wish*
+        names compute in FP32 from now on, and no others beyond those of the configuration.
 
         Returns:
             The state now in force: *wish* where the hardware allows it, else FP32.
@@ -431,6 +432,7 @@ class FP16Trainer:
         Raises:
             RuntimeError: Inside an accumulation window: gradients of two scales would mix.
             PinnedPrecisionError: A `MixedPrecisionPolicy` holds the model to another precision.
+            UnknownModuleError: *wish* raises a module that the model does not have.
         """
         self._require_step_boundary("precision can change")
         before = self.precision

@@ -58,6 +58,7 @@ class PrecisionReading:
             inputs_of_agent(self.settings, agent, self._device, applicable),
             guard=guarded and decision.demands_fp32,
             guard_roles=decision.roles if guarded else {},
+            guard_modules=decision.modules if guarded else (),
             canary=is_canary(agent, 1, self.settings),
         )
         resolved = resolve_precision(inputs)

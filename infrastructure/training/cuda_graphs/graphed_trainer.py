@@ -95,6 +95,7 @@ class _RecordedStep(StepRecord):
 class GraphedTrainer:
     """Takes a trainer's steps by CUDA graphs, one for each precision and shape of batch.
 
+    The modules raised to FP32 belong to the precision.
     Where steps cannot be graphs they are eager, and the log says why (``cuda_graph_refused``).
     The first three steps of a shape run eagerly, then its graph is recorded; so an odd last batch
     of an epoch runs eagerly at first. Learning rates stay numbers for the optimizer and its
@@ -158,6 +159,7 @@ class GraphedTrainer:
         key = (
             batch_shape,
             trainer.precision,
+            trainer.precision_state.modules,
             trainer.model.training,
             compute_loss_fn,
             self._settings.recorded_values(),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from infrastructure.agent_contract import Job
 from infrastructure.events import PrecisionState
+from infrastructure.events.event import Notice
 from infrastructure.events.role_precision import RolePrecisions
 from infrastructure.training.distributed import Ranks
 from infrastructure.training.loop.auto_precision import AutoPrecision
 from infrastructure.training.loop.env import TrainingEnv
-from infrastructure.training.precision import resolve
+from infrastructure.training.precision import UnknownModuleError, resolve
+from infrastructure.training.precision.keep_fp32 import find_modules
 from infrastructure.training.precision.roles import RoleResolver
 from infrastructure.training.rounds import kind_of
 
@@ -39,6 +41,7 @@ class PrecisionDecision:
 
     def __init__(self, job: Job, env: TrainingEnv, ranks: Ranks) -> None:
         self._device, self._cpu_half = env.device, env.config.cpu_half
+        self._model, self._emit = job.model, env.emit
         self._auto = AutoPrecision(job, env.device, env.config, env.folder, ranks, env.emit)
         kind = kind_of(job)
         self._roles = RoleResolver(
@@ -52,10 +55,27 @@ class PrecisionDecision:
     def decide(self, wish: PrecisionState) -> DecidedPrecision:
         """The precision for *wish*. Every rank must call it.
 
+        FP32, with a warning, where modules are to be raised that the model does not have, or all.
+
         Raises:
             RuntimeError, ValueError: See `preflight`.
         """
-        chosen = self._roles.resolve(self._auto.resolve(wish))
+        chosen = self._roles.resolve(self._auto.resolve(self._with_known_modules(wish)))
         state = resolve(chosen, self._device, cpu_half=self._cpu_half)
         roles = self._roles.precisions(state)
         return DecidedPrecision(state=self._roles.acknowledge(state, roles), roles=roles)
+
+    def _with_known_modules(self, wish: PrecisionState) -> PrecisionState:
+        """*wish*, or FP32 if the modules that it raises cannot be raised one by one."""
+        try:
+            raised = find_modules(self._model, wish.modules)
+        except UnknownModuleError as error:
+            why = str(error).replace("keep_fp32 names", "the guard raised")
+        else:
+            inside = {id(p) for module in raised.values() for p in module.parameters()}
+            if not raised or any(id(p) not in inside for p in self._model.parameters()):
+                return wish
+            why = f"{', '.join(wish.modules)} are all of the model"
+        consequence = "the whole job computes in FP32"
+        self._emit(Notice.warning("modules_not_raised", why, consequence=consequence))
+        return replace(wish, effective="fp32", reason="guard", roles={}, modules=())

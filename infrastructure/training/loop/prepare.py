@@ -13,7 +13,13 @@ from infrastructure.events.event import BaseEvent, Notice, StepStats
 from infrastructure.training.checkpoints import BestEpoch, BestEpochError, CheckpointFolder
 from infrastructure.training.cuda_graphs import GraphedTrainer
 from infrastructure.training.diagnostics import Fp32Shadow, RepeatedPasses, StepProfile
-from infrastructure.training.distributed import DistributedModel, Ranks, distribute, is_sharded
+from infrastructure.training.distributed import (
+    DistributedModel,
+    Parallel,
+    Ranks,
+    distribute,
+    is_sharded,
+)
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.inputs import seed_generators
 from infrastructure.training.loop.baseline import BaselineObserver
@@ -22,7 +28,7 @@ from infrastructure.training.loop.early_stop import EarlyStop
 from infrastructure.training.loop.env import TrainingEnv
 from infrastructure.training.loop.evaluations import EpochEvaluations
 from infrastructure.training.loop.lr_schedule import LearningRateSchedule
-from infrastructure.training.loop.precision_decision import PrecisionDecision
+from infrastructure.training.loop.precision_decision import DecidedPrecision, PrecisionDecision
 from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.loop.telemetry import TelemetryObserver
@@ -55,7 +61,7 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     precision = PrecisionDecision(job, env, ranks)
     first = precision.decide(env.precision)
     compute = Precision(first.state.effective).compute
-    model = distribute(job.model, ranks, device, options.parallel, compute)
+    model = distribute(job.model, ranks, device, _parallel(env, first, ranks), compute)
     config = replace(env.config, accumulate=job.accumulate, keep_fp32=job.keep_fp32)
     compiles = kind.compiles and not kind.parts
     compiled = CompiledCalls(on_refused=_tell_refused(env)) if compiles else None
@@ -124,6 +130,17 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
         profile=profile,
         observers=observers,
     )
+
+
+def _parallel(env: TrainingEnv, first: DecidedPrecision, ranks: Ranks) -> Parallel:
+    """How the ranks share the model: without a policy while modules are raised to FP32."""
+    parallel = env.options.parallel
+    if parallel != "fsdp2-policy" or ranks.count == 1 or not first.state.modules:
+        return parallel
+    why = f"a MixedPrecisionPolicy cannot leave out {', '.join(first.state.modules)}"
+    consequence = "this attempt shards by fsdp2, in the precision of autocast"
+    env.emit(Notice.warning("policy_not_used", why, consequence=consequence))
+    return "fsdp2"
 
 
 def _check_parts_can_run(kind: JobKind, env: TrainingEnv, ranks: Ranks) -> None:

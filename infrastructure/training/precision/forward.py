@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn
@@ -36,6 +36,7 @@ class PrecisionForward:
 
     Args:
         compiled: Compiles the calls; None for eager ones.
+        raised: Names of the modules that are in FP32 for now; compiled for each set of them.
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class PrecisionForward:
         "_off",
         "_on",
         "_precision",
+        "_raised",
     )
 
     def __init__(
@@ -59,8 +61,10 @@ class PrecisionForward:
         device: torch.device,
         precision: Precision,
         compiled: CompiledCalls | None = None,
+        *,
+        raised: Sequence[str] = (),
     ) -> None:
-        self._module, self._compiled = module, compiled
+        self._module, self._compiled, self._raised = module, compiled, tuple(raised)
         self._method_of = method_of if is_distributed(module) else getattr
         self._device, self._device_type, self._precision = device, device.type, precision
         self._enabled = precision is not Precision.FP32
@@ -106,7 +110,7 @@ class PrecisionForward:
 
     def _run(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if self._compiled is not None:
-            function = partial(self._compiled.call, (name, self._precision), function)
+            function = partial(self._compiled.call, (name, self._precision, self._raised), function)
         if self._halves:
             function = in_float32(self._module, self._halves, self._half_buffers, function)
         if not self._enabled:

@@ -94,16 +94,43 @@ def keep_in_fp32(model: Module, patterns: Iterable[str], device: torch.device) -
     """
     for module in find_modules(model, patterns).values():
         _restore(module)  # it may have been on another device
-        attributes = vars(module)
-        if "forward" in attributes:
-            attributes[_REPLACED] = attributes["forward"]
-        attributes["forward"] = MethodType(_fp32_forward(device.type), module)
+        _keep(module, device)
+
+
+class RaisedModules:
+    """Modules of *model* in FP32 that change in a training, besides those of `keep_in_fp32`."""
+
+    def __init__(self, model: Module, device: torch.device) -> None:
+        self._model, self._device = model, device
+        self._raised: list[Module] = []
+
+    def replace(self, names: Iterable[str]) -> None:
+        """Raise the modules that *names* name, and lower those raised before.
+
+        Raises:
+            UnknownModuleError: A name matches no module; nothing has changed.
+        """
+        chosen = find_modules(self._model, names).values()
+        for module in self._raised:
+            _restore(module)
+        self._raised = []
+        for module in chosen:
+            if not is_kept(module):
+                _keep(module, self._device)
+                self._raised.append(module)
 
 
 def release(model: Module) -> None:
     """Undo `keep_in_fp32`."""
     for module in model.modules():
         _restore(module)
+
+
+def _keep(module: Module, device: torch.device) -> None:
+    attributes = vars(module)
+    if "forward" in attributes:
+        attributes[_REPLACED] = attributes["forward"]
+    attributes["forward"] = MethodType(_fp32_forward(device.type), module)
 
 
 def _restore(module: Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 import torch
@@ -59,6 +60,8 @@ def resolve(wish: PrecisionState, device: torch.device, *, cpu_half: bool) -> Pr
             "precision 'auto' needs a job to measure: train() measures it; elsewhere pass "
             "Precision(preflight(job, device).verdict)"
         )
+    if wish.effective == "fp32":  # no module is raised above the others
+        return replace(wish, modules=())
     if wish.reason == "measured":  # on this very device
         return wish
     reason = fp32_reason_of_device(

@@ -13,6 +13,7 @@ from infrastructure.events import PrecisionState
 from infrastructure.training.distributed.modules import policy_dtype
 from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.precision.forward import PrecisionForward
+from infrastructure.training.precision.keep_fp32 import RaisedModules
 from infrastructure.training.precision.master_weights import MasterWeights
 from infrastructure.training.precision.precision import Precision, resolve
 
@@ -22,10 +23,10 @@ class PinnedPrecisionError(RuntimeError):
 
     Args:
         pinned: Precision of the model's `MixedPrecisionPolicy`.
-        wanted: Precision that was requested.
+        wanted: Precision, or modules in FP32, that were requested.
     """
 
-    def __init__(self, pinned: Precision, wanted: Precision) -> None:
+    def __init__(self, pinned: Precision, wanted: str) -> None:
         super().__init__(
             f"FSDP2's MixedPrecisionPolicy holds the model to {pinned} and cannot be changed to "
             f"{wanted}: save a checkpoint and restart, or shard the model without param_dtype"
@@ -64,6 +65,7 @@ class PrecisionSwitch:
         self._compiled = compiled
         self.cast_requested = False
         self._masters: MasterWeights | None = None
+        self._raised = RaisedModules(model, self._device)
         pinned = policy_dtype(model)
         self._pinned = next((p for p in Precision if p.compute == pinned), None)
         self.apply(wish)
@@ -73,14 +75,20 @@ class PrecisionSwitch:
 
         Raises:
             PinnedPrecisionError: The model is held to another precision; nothing has changed.
+            UnknownModuleError: A module to raise is not the model's; nothing has changed.
         """
         state = resolve(wish, self._device, cpu_half=self._cpu_half)
         precision = Precision(state.effective)
         if self._pinned not in {None, precision}:
             raise PinnedPrecisionError(self._pinned, precision)
+        if self._pinned is not None and state.modules:
+            raise PinnedPrecisionError(self._pinned, f"FP32 in {', '.join(state.modules)}")
+        self._raised.replace(state.modules)
         self.state, self.precision = state, precision
         self._update_cast()
-        self.forward = PrecisionForward(self._model, self._device, self.precision, self._compiled)
+        self.forward = PrecisionForward(
+            self._model, self._device, precision, self._compiled, raised=state.modules
+        )
         return self.state
 
     def cast_model(self) -> None:

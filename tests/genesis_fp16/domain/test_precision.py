@@ -190,6 +190,20 @@ def test_a_demand_for_fp32_leaves_no_role_in_half(demand) -> None:
     state = resolve_precision(inputs_with(**{"preset": PRESETS["flowrl_fp16"], **demand}))
     assert (state.effective, state.roles) == ("fp32", {})
 
+    raised = inputs_with(**{"guard_modules": ("head",), **demand})
+    assert resolve_precision(raised).modules == ()
+
+
+def test_modules_that_the_guard_raises_are_those_of_the_half_type() -> None:
+    state = resolve_precision(inputs_with(guard_modules=("head",)))
+    assert (state.effective, state.reason, state.modules) == ("fp16", "default", ("head",))
+
+
+@pytest.mark.parametrize(("decided_at", "effective"), [(4.0, "fp32"), (6.0, "fp16")])
+def test_a_fallback_holds_unless_the_guard_has_raised_modules_since(decided_at, effective) -> None:
+    raised = {"guard_modules": ("head",), "guard_decided_at": decided_at}
+    assert resolve_precision(inputs_with(fell_back_at=5.0, **raised)).effective == effective
+
 
 def test_the_guard_changes_one_role() -> None:
     state = resolve_precision(inputs_with(guard_roles={Role.ROLLOUT: "fp32"}))

@@ -18,7 +18,7 @@ from genesis_fp16.guard.guard import Guard
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
-from infrastructure.events.event import PrecisionChanged, StepStats
+from infrastructure.events.event import PrecisionChanged, RungSearched, StepStats
 from tests.genesis_fp16.postgres import on_each_database
 
 DONE = RunTransition(state=RunState.SUCCEEDED)
@@ -346,6 +346,68 @@ def disagree(world: World, mismatched) -> Callable[..., None]:
             world.guard.on_event("a", run.id, mismatched(*pair))
 
     return send
+
+
+def found(*modules: str) -> RungSearched:
+    cause = "modules" if modules else "data"
+    return RungSearched(step=70, modules=modules, cause=cause, reason="a replay has shown it")
+
+
+def test_after_a_search_fp32_remains_in_the_modules_found(world, storm) -> None:
+    run = world.begin()
+    world.guard.on_event("a", run.id, found("head"))
+    assert world.state == "watching", "nothing has tripped"
+    storm(run)
+    world.guard.on_event("a", run.id, found())
+    assert world.guard.demands_fp32("a"), "no module is to blame"
+    world.now += 1
+    world.guard.on_event("a", run.id, found("head"))
+    assert not world.guard.demands_fp32("a")
+    assert world.guard.raised_modules("a") == ("head",)
+    world.guard.refresh()
+    world.restart()
+    decision = world.guard.decision("a")
+    assert (world.state, decision.modules, decision.level) == ("tripped", ("head",), 1)
+    assert decision.trigger == "overflow_storm"
+    bundle = json.loads((world.settings.home / decision.evidence).read_text())
+    assert bundle["search"]["reason"] == "a replay has shown it"
+    world.configure(guard_enabled=False)
+    assert world.guard.raised_modules("a") == ()
+
+
+def test_modules_that_did_not_suffice_are_not_raised_again(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.now += 1
+    world.guard.on_event("a", run.id, found("head"))
+    world.now += 1
+    storm(run)
+    assert world.guard.demands_fp32("a")
+    assert world.guard.decision("a").level == 2
+    world.guard.refresh()
+    world.restart()
+    world.guard.on_event("a", run.id, found("head"))
+    assert world.guard.demands_fp32("a")
+    world.guard.on_event("a", run.id, found("head", "trunk"))
+    assert world.guard.raised_modules("a") == ("head", "trunk")
+
+
+def test_without_the_ladder_fp32_stays(world, storm) -> None:
+    world.configure(guard_ladder=False)
+    run = world.begin()
+    storm(run)
+    world.guard.on_event("a", run.id, found("head"))
+    assert world.guard.demands_fp32("a")
+
+
+def test_an_operator_ends_the_rung(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.guard.on_event("a", run.id, found("head"))
+    last = world.guard.decision("a")
+    cleared = rules.clear_trip(last, now=world.now, actor="ann", reason="mended")
+    assert cleared is not None
+    assert (cleared.state, cleared.modules) == ("probation", ())
 
 
 def test_a_mismatch_changes_the_guilty_role_and_nothing_else(world, disagree) -> None:

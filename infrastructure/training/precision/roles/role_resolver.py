@@ -53,7 +53,7 @@ class RoleResolver:
         if preset is None or wish.effective == "fp32" or Role.POLICY in wish.roles:
             return wish
         if preset.half is None:
-            return replace(wish, effective="fp32", reason="agent", roles={})
+            return replace(wish, effective="fp32", reason="agent", roles={}, modules=())
         if wish.reason == "default":
             return replace(wish, requested=preset.half, effective=preset.half, reason="agent")
         return wish

@@ -194,6 +194,7 @@ def test_modules_kept_in_fp32_stay_there_on_all_ranks(results) -> None:
             half, whole = "torch.float16", "torch.float32"
             assert result[kind]["dtypes"] == {"blocks.0": half, "blocks.1": whole, "head": half}
             assert result[kind]["applied_steps"] == 2
+            assert result[kind]["live"] == result[kind]["weights"]  # raised in the running training
             assert result[kind]["weights"] == pytest.approx(result["ddp"]["weights"], abs=1e-3)
         assert "use parallel='fsdp2'" in result["refusal"]
 

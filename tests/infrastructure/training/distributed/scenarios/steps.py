@@ -200,6 +200,10 @@ def keep_fp32(folder: Path) -> Any:
         trainer = trainer_of(model, keep_fp32=["blocks.1"])
         steps(trainer, [0, 1, 2, 3])
         results[kind] = {**summary(trainer), "dtypes": dtypes}
+        live = trainer_of(spread(kind))
+        live.set_precision(replace(live.precision_state, modules=("blocks.1",)))
+        steps(live, [0, 1, 2, 3])
+        results[kind]["live"] = summary(live)["weights"]
     try:
         run(replace(job(), keep_fp32=["head"]), folder / "kept", parallel="fsdp2-policy")
     except ValueError as refusal:

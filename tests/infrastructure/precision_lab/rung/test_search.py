@@ -1,0 +1,148 @@
+"""The search raises the modules to blame, and nothing where FP32 fails too.
+
+B examples, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from infrastructure.events import Role
+from infrastructure.precision_lab.experiments import WorldModelExperiment
+from infrastructure.precision_lab.rung import LossHistory, RungRequest, search_rung
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Large(nn.Module):
+    """A product of its own that overflows in FP16, and a child that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        large_DD = torch.full((16, 16), 60000.0)
+        result_BD: Tensor = (self.linear(x_BD) + 3) @ large_DD / 60000
+        return result_BD
+
+
+class Own(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        return self.function(x_BD)
+
+
+class Network(nn.Module):
+    def __init__(self, middle: nn.Module | None = None) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(*(nn.Linear(16, 16) for _ in range(4)))
+        self.middle, self.head = middle or nn.Tanh(), nn.Linear(16, 1)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        result_BD: Tensor = self.head(self.middle(self.trunk(x_BD)))
+        return result_BD
+
+
+def loss(forward: Any, batch: dict[str, Tensor]) -> Tensor:
+    return nn.functional.mse_loss(forward(batch["x"]), batch["y"])
+
+
+def experiment(model: nn.Module, scale: float = 1.0) -> WorldModelExperiment:
+    torch.manual_seed(1)
+    batches = [{"x": scale * torch.randn(8, 16), "y": torch.randn(8, 1)} for _ in range(2)]
+    return WorldModelExperiment(models={Role.WORLD_MODEL: model.eval()}, batches=batches, loss=loss)
+
+
+def request(**given: Any) -> RungRequest:
+    return RungRequest(half="fp16", **{"step": 1, **given})
+
+
+def network(middle: nn.Module | None = None) -> Network:
+    torch.manual_seed(0)
+    return Network(middle)
+
+
+def test_the_module_with_its_own_operations_is_raised() -> None:
+    found = search_rung(experiment(network(Large())), request(step=7))
+    assert (found.cause, found.modules, found.step) == ("modules", ("middle",), 7)
+    assert found.half_deviation is not None
+    assert found.deviation is not None
+    assert found.deviation <= 8 < found.half_deviation
+    assert found.fp32_share == pytest.approx(512 / (6 * 256 + 16))
+    assert "keep_fp32=['middle'] suffices" in found.reason
+    again = search_rung(experiment(network(Large())), request(suspects=("middle", "no")))
+    assert again.modules == ("middle",)
+    assert again.replays < found.replays
+
+
+def test_a_module_deep_inside_is_raised_alone() -> None:
+    model = network()
+    with torch.no_grad():
+        model.trunk[2].weight.mul_(1e5)  # its result is beyond FP16
+        model.trunk[3].weight.mul_(1e-5)
+    found = search_rung(experiment(model), request())
+    assert found.modules == ("trunk.2", "trunk.3")
+
+
+def test_a_healthy_model_raises_nothing() -> None:
+    found = search_rung(experiment(network()), request())
+    assert (found.cause, found.modules) == ("unexplained", ())
+    assert "agrees with FP32" in found.reason
+
+
+def test_what_lies_outside_of_all_modules_raises_nothing() -> None:
+    class Root(Network):
+        def forward(self, x_BD: Tensor) -> Tensor:
+            return (super().forward(x_BD).half() * 60000).float()
+
+    torch.manual_seed(0)
+    found = search_rung(experiment(Root(), scale=50.0), request())
+    assert found.modules == ()
+    assert found.cause in {"unexplained", "optimisation"}
+
+
+def test_faults_that_fp32_shows_too_are_told_apart() -> None:
+    broken = experiment(network())
+    broken.batches[1]["x"][0, 0] = torch.nan
+    assert search_rung(broken, request()).cause == "data"
+    divided = experiment(network(Own(lambda x_BD: x_BD / 0)))
+    assert search_rung(divided, request()).cause == "optimisation"
+    history = LossHistory().after(0.1).after(0.01)
+    found = search_rung(experiment(network()), request(history=history))
+    assert (found.cause, found.modules) == ("optimisation", ())
+    assert "diverged" in found.reason
+
+
+def test_fp32_stays_where_most_of_the_model_would_be_raised() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.big, self.last = Large(), nn.Linear(16, 1)
+
+        def forward(self, x_BD: Tensor) -> Tensor:
+            result_BD: Tensor = self.last(self.big(x_BD))
+            return result_BD
+
+    torch.manual_seed(0)
+    found = search_rung(experiment(Wide()), request())
+    assert (found.cause, found.modules) == ("modules", ())
+    assert "FP32 for all costs hardly more" in found.reason
+
+
+def test_a_search_that_runs_out_of_time_raises_nothing() -> None:
+    ticks = iter(range(1000))
+    found = search_rung(experiment(network(Large())), request(seconds=2), clock=lambda: next(ticks))
+    assert (found.cause, found.modules) == ("unfinished", ())
+    assert "GENESIS_GUARD_SEARCH_SECONDS" in found.reason
