@@ -55,13 +55,24 @@ def record_trajectories(buffer: object, agents: Mapping[str, Agent]) -> Callable
     def store_and_record(trajectory: Trajectory) -> object:
         result = store(trajectory)
         try:
-            _record(trajectory, agents)
+            if recording:
+                _record(trajectory, agents)
         except Exception as error:
             _log.warning("a trajectory was not recorded: %r", error)
         return result
 
+    def end() -> None:
+        recording.clear()
+        if vars(buffer).get(_METHOD) is not store_and_record:  # another recorder is around it
+            return
+        if before is None:
+            delattr(buffer, _METHOD)
+        else:
+            setattr(buffer, _METHOD, before)
+
+    recording, before = [True], vars(buffer).get(_METHOD)
     setattr(buffer, _METHOD, store_and_record)
-    return lambda: delattr(buffer, _METHOD)
+    return end
 
 
 def _record(trajectory: Trajectory, agents: Mapping[str, Agent]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 
 def plain(value: object, field: str) -> object:
@@ -64,10 +64,32 @@ def well_formed(text: str) -> str:
 
 
 def plain_mapping(value: object, field: str) -> dict[str, object]:
-    """Return a mapping of fields in the types of JSON; see `plain`."""
+    """Return a mapping of fields in the types of JSON; see `plain`.
+
+    A mapping in it becomes fields of its own, such as ``metrics.loss``, as in records of files.
+
+    Raises:
+        TypeError: It is not a mapping.
+        ValueError: Two fields get the same name.
+    """
     if not isinstance(value, Mapping):
         raise TypeError(f"{field} must be a mapping of names to values, got {type(value).__name__}")
-    return {_key(key, field): plain(each, f"{field}.{key}") for key, each in value.items()}
+    fields: dict[str, object] = {}
+    for key, each in value.items():
+        name, sent = _key(key, field), plain(each, f"{field}.{key}")
+        for inner, leaf in _leaves(name, sent) if isinstance(sent, dict) else ((name, sent),):
+            if inner in fields:
+                raise ValueError(f"{field} has the field {inner!r} twice")
+            fields[inner] = leaf
+    return fields
+
+
+def _leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _leaves(f"{name}.{key}", each)
+    else:
+        yield name, value
 
 
 def finite(value: float, field: str) -> float:

@@ -90,6 +90,17 @@ def test_fields_have_names() -> None:
         plain_mapping([], "observation")
 
 
+def test_a_mapping_becomes_fields_of_its_own() -> None:
+    state = {"metrics": {"loss": 0.5, "by": {"step": [1, 2]}}, "topic": "login", "none": {}}
+    assert plain_mapping(state, "observation") == {
+        "metrics.loss": 0.5,
+        "metrics.by.step": [1, 2],
+        "topic": "login",
+    }
+    with pytest.raises(ValueError, match=r"observation has the field 'a\.b' twice"):
+        plain_mapping({"a": {"b": 1}, "a.b": 2}, "observation")
+
+
 def test_numbers_are_finite() -> None:
     assert finite(np.float32(0.5), "reward") == 0.5
     for wrong, error in ((math.nan, ValueError), ("1", TypeError), (True, TypeError)):
