@@ -36,7 +36,12 @@ class Trajectory(Protocol):
     reward: float
 
 
-def record_trajectories(buffer: object, agents: Mapping[str, Agent]) -> Callable[[], None]:
+def record_trajectories(
+    buffer: object,
+    agents: Mapping[str, Agent],
+    *,
+    group: Callable[[Trajectory], str] | None = None,
+) -> Callable[[], None]:
     """Record the steps of each trajectory that *buffer* stores from now on.
 
     The fields are those of the source format ``replay-trajectories``, and a trajectory that is
@@ -46,6 +51,8 @@ def record_trajectories(buffer: object, agents: Mapping[str, Agent]) -> Callable
         buffer: Genesis' replay buffer; its ``store_trajectory`` is replaced.
         agents: Agents by patterns of the ids in trajectories, such as ``builder_agent_*``. The
             first that fits counts; a trajectory that none fits is not recorded.
+        group: Function that names the group of a trajectory, such as that of the decisions in it;
+            by default equal tasks and initial states are one group.
 
     Returns:
         Function that ends the recording.
@@ -56,7 +63,7 @@ def record_trajectories(buffer: object, agents: Mapping[str, Agent]) -> Callable
         result = store(trajectory)
         try:
             if recording:
-                _record(trajectory, agents)
+                _record(trajectory, agents, group)
         except Exception as error:
             _log.warning("a trajectory was not recorded: %r", error)
         return result
@@ -75,19 +82,24 @@ def record_trajectories(buffer: object, agents: Mapping[str, Agent]) -> Callable
     return end
 
 
-def _record(trajectory: Trajectory, agents: Mapping[str, Agent]) -> None:
+def _record(
+    trajectory: Trajectory,
+    agents: Mapping[str, Agent],
+    group: Callable[[Trajectory], str] | None,
+) -> None:
     fits = (agent for each, agent in agents.items() if fnmatchcase(trajectory.agent_id, each))
     agent = next(fits, None)
     if agent is None:
         return
     state = _as_text(trajectory.initial_state)
     outcome = getattr(trajectory.final_outcome, "value", trajectory.final_outcome)
+    name = group(trajectory) if group else _group(trajectory.task_description, state)
     last_tool, last_result = "", ""
     for number, step in enumerate(trajectory.steps):
         last = number + 1 == len(trajectory.steps)
         agent.record(
             record_id=f"{_digest(trajectory)}-{number}",
-            group=_group(trajectory.task_description, state),
+            group=name,
             observation={
                 "task": trajectory.task_description,
                 "state": state,
