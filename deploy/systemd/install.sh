@@ -82,7 +82,7 @@ cp -r docs deploy/drill deploy/systemd "$release/"
 getent passwd $user >/dev/null ||
     useradd --system --user-group --home-dir $home --shell /usr/sbin/nologin $user
 install -d -m 0750 -o root -g $user $config
-install -d -m 0700 -o $user -g $user $home
+install -d -m 0710 -o $user -g $user $home
 [ -f $config/.env ] || install -m 0640 -o root -g $user .env.example $config/.env
 [ -f $config/plugins.txt ] || install -m 0644 deploy/systemd/plugins.txt $config/plugins.txt
 

@@ -43,6 +43,7 @@ app = typer.Typer(
 )
 app.command("serve")(daemon.serve)
 app.command("run")(daemon.run)
+app.command("predict-server")(daemon.predict_server)
 app.add_typer(agents.app, name="agents")
 app.command("preflight")(agents.preflight)
 app.command("profile")(profile)

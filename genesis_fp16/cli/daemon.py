@@ -31,6 +31,23 @@ def serve(
         serve_until_stopped(settings)
 
 
+def predict_server(
+    models: Annotated[
+        str, typer.Option("--models", help="GENESIS_SHARED_URL of the daemon, e.g. s3://bucket/x.")
+    ],
+) -> None:
+    """Answer running agents on a machine without the daemon, with the models in a bucket."""
+    settings = load_settings()
+    from genesis_fp16.daemon.predict_server import serve_predictions
+    from genesis_fp16.system.bucket import check_bucket_url
+
+    try:
+        url = check_bucket_url(models)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--models") from None
+    serve_predictions(settings, url)
+
+
 def run(agent: str, as_json: JsonFlag = False) -> None:
     """Do one run of AGENT now, in the foreground; through the daemon if one serves."""
     settings = load_settings()

@@ -21,6 +21,8 @@ from genesis_fp16.daemon.control import ControlApi, reserve_address
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.log import configure_logging, log_ignored_settings
 from genesis_fp16.daemon.prediction import PredictionService, check_predictor_tokens
+from genesis_fp16.daemon.predictors_elsewhere import DaemonSide, Repeated
+from genesis_fp16.daemon.predictors_elsewhere.objects import PLACE
 from genesis_fp16.daemon.readiness import Readiness
 from genesis_fp16.daemon.run_log import RunLogger, open_run_logger
 from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunLoop, open_store
@@ -42,6 +44,7 @@ from genesis_fp16.runs.schedule import Timetable
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import DaemonLock, Store, StoreError
 from genesis_fp16.store.home import refuse_foreign_folder
+from genesis_fp16.system.bucket import Bucket
 from genesis_fp16.system.permissions import close_to_others, private_umask
 from genesis_fp16.system.signals import Signals
 from infrastructure.agent_contract import Schedule
@@ -111,6 +114,9 @@ def serve(settings: Settings) -> None:
         daemon.start()
         prediction = PredictionService(settings, daemon.known_agents, metrics.on_predictions)
         stack.enter_context(closing(prediction))
+        if settings.predict_shared and settings.shared_url is not None:
+            bucket = Bucket(settings.shared_url).below(PLACE)
+            stack.enter_context(closing(Repeated(DaemonSide(home, bucket).step)))
 
         def tick_services() -> None:
             control.tick()

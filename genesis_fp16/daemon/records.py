@@ -17,6 +17,7 @@ from genesis_fp16.store.decisions import Change
 from genesis_fp16.system.permissions import private_umask
 from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.agent_contract.run_context import ROWS_FOLDER
+from infrastructure.decisions.log import logs_of
 from infrastructure.decisions.removal import Removal, remove_group
 from infrastructure.files import JsonFileError, read_json
 from infrastructure.trajectories.parquet_segments import ParquetError
@@ -84,7 +85,9 @@ def delete_group(
     store.record_change(Change(actor, "records delete", agent, reason, change))
     with private_umask(home):
         try:
-            removal = remove_group(folder / "decisions", folder / "replay", group)
+            removal = Removal(records=0, transitions={})
+            for log in logs_of(folder).values():
+                removal += remove_group(log, folder / "replay", group)
             unfinished = [run.id for run in store.unfinished(agent)]
             caches = _remove_caches(home, store, agent, unfinished)
             seen_by = _seen_by(home, folder, removal)

@@ -8,6 +8,7 @@ from pathlib import Path
 import structlog
 
 from infrastructure.decisions import WaitingOutcomes
+from infrastructure.decisions.log import logs_of
 from infrastructure.decisions.waiting import COUNTING_SECONDS
 
 log = structlog.get_logger()
@@ -22,7 +23,7 @@ class OutcomeCounts:
 
     def __init__(self, home: Path) -> None:
         self._agents = home.absolute() / "agents"
-        self._counts: dict[str, WaitingOutcomes] = {}
+        self._counts: dict[Path, WaitingOutcomes] = {}
         self._counting = threading.Lock()
         self._failed: dict[str, str] = {}
 
@@ -30,11 +31,12 @@ class OutcomeCounts:
         """Number of outcomes of *agent*; 0 if its log cannot be read, which is logged once."""
         try:
             with self._counting:
-                waiting = self._counts.get(agent)
-                if waiting is None:
-                    folder = self._agents / agent / "decisions"
-                    waiting = self._counts[agent] = WaitingOutcomes(folder)
-                count = waiting.count(seconds)
+                count = 0
+                for log_folder in logs_of(self._agents / agent).values():
+                    waiting = self._counts.get(log_folder)
+                    if waiting is None:
+                        waiting = self._counts[log_folder] = WaitingOutcomes(log_folder)
+                    count += waiting.count(seconds)
         except OSError as error:
             if self._failed.get(agent) != str(error):
                 consequence = "its runs do not become due by outcomes"

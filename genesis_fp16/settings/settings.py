@@ -252,6 +252,8 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     """Largest number of models that the predictor keeps in memory."""
     predict_own_mib: Annotated[int, Field(ge=256, le=1 << 20)] = 2048
     """Largest memory in MiB of an agent's own predictor process, which runs its build_model."""
+    predict_shared: bool = False
+    """Whether predict-servers get models, and give outcomes, through GENESIS_SHARED_URL."""
     predict_outcome_seconds: Seconds = 86400.0
     """Seconds after a decision in which its outcome counts as the decision's."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from genesis_fp16.worker.channel import ProgressReporter
 from infrastructure.agent_contract import Agent, RunContext, Transition
-from infrastructure.decisions import LOG_FOLDER, take_in
+from infrastructure.decisions import take_in
+from infrastructure.decisions.log import logs_of
 from infrastructure.files import json_text, read_json, write_atomically
 from infrastructure.trajectories import BufferSnapshot, BufferView, ReplayBuffer
 from infrastructure.trajectories.compaction import compact
@@ -137,9 +138,13 @@ class Collection:
 
     def _take_in_decisions(self, folder: Path) -> None:
         """Add what running agents have reported since the last run, each outcome once."""
-        log, logger = self._context.agent_folder / LOG_FOLDER, self._context.logger
+        for source, log in logs_of(self._context.agent_folder).items():
+            self._take_in_log(log, source, folder)
+
+    def _take_in_log(self, log: Path, source: str, folder: Path) -> None:
+        logger = self._context.logger
         try:
-            report = take_in(log, folder, now=time.time())
+            report = take_in(log, folder, now=time.time(), source=source)
         except OSError as error:
             consequence = "this run trains without them, a later one takes them in"
             logger.warning("decisions_not_taken_in", error=str(error), consequence=consequence)

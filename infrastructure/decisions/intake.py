@@ -63,12 +63,15 @@ class IntakeReport:
     skipped: list[str] = field(default_factory=list)
 
 
-def take_in(log: Path, replay: Path, *, now: float) -> IntakeReport:
+def take_in(log: Path, replay: Path, *, now: float, source: str = "") -> IntakeReport:
     """Add what is new in the folder *log* to the replay buffer in the folder *replay*.
 
     A decision becomes a transition with its final outcome, or with its partial one once its
     deadline has passed *now* (Unix seconds). It has the decision's propensity, unless the outcome
     came after the deadline.
+
+    Args:
+        source: Name of the log among those of the agent; see `logs_of`.
 
     Raises:
         OSError: The log cannot be read, or the buffer not be written; nothing counts as taken in.
@@ -76,7 +79,7 @@ def take_in(log: Path, replay: Path, *, now: float) -> IntakeReport:
     report = IntakeReport()
     if segments(log):
         with intake_lock(log):
-            _take_in(log, replay, now, report)
+            _take_in(log, replay, now, source, report)
     return report
 
 
@@ -96,10 +99,10 @@ def intake_lock(log: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _take_in(log: Path, replay: Path, now: float, report: IntakeReport) -> None:
+def _take_in(log: Path, replay: Path, now: float, source: str, report: IntakeReport) -> None:
     state = _read_state(log / STATE_FILE)
     reading = _Reading(log, state, report)
-    segment = _segment_of(replay, state.generation + 1)
+    segment = _segment_of(replay, source, state.generation + 1)
     replay.mkdir(parents=True, exist_ok=True)
     # Records are made one by one, since the log may be larger than the memory.
     records = reading.lines(now)
@@ -234,9 +237,9 @@ def _read_state(path: Path) -> _State:
         raise OSError(f"{error}; {remedy}") from None
 
 
-def _segment_of(replay: Path, generation: int) -> Path:
+def _segment_of(replay: Path, source: str, generation: int) -> Path:
     """The buffer's segment of a call: the one that an interrupted call has left, or the next."""
-    ending = f"-decisions-{generation:08d}.jsonl"
+    ending = f"-decisions-{f'{source}-' if source else ''}{generation:08d}.jsonl"
     for path in replay.glob(f"*{ending}"):
         return path
     return replay / f"{next_number(replay):08d}{ending}"

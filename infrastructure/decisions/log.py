@@ -26,6 +26,7 @@ from infrastructure.files import flush_folder
 from infrastructure.trajectories.segments import whole_length
 
 LOG_FOLDER = "decisions"  # in the agent's folder
+LOGS_ELSEWHERE = "decisions-elsewhere"  # there: copies of logs of predictors on other machines
 SEGMENT_BYTES = 16 << 20  # a segment takes no further batch when it is larger
 _SUFFIX, _LOCK = ".ndjson", ".writer.lock"
 
@@ -174,6 +175,12 @@ class DecisionLog:
             os.close(descriptor)
             raise
         self._descriptor, self._number, self._size = descriptor, numbers[-1], whole
+
+
+def logs_of(agent_folder: Path) -> dict[str, Path]:
+    """Folders of the agent's logs by source: its own, named by '', and copies of others."""
+    elsewhere = (path for path in (agent_folder / LOGS_ELSEWHERE).glob("*") if path.is_dir())
+    return {"": agent_folder / LOG_FOLDER} | {path.name: path for path in sorted(elsewhere)}
 
 
 def segments(folder: Path) -> list[int]:

@@ -69,6 +69,13 @@ class Removal:
     records: int
     transitions: dict[str, list[int]]
 
+    def __add__(self, other: Removal) -> Removal:
+        """Both; of one replay buffer, from which each removed what the other left."""
+        transitions = {name: list(offsets) for name, offsets in self.transitions.items()}
+        for name, offsets in other.transitions.items():
+            transitions.setdefault(name, []).extend(offsets)
+        return Removal(records=self.records + other.records, transitions=transitions)
+
     @property
     def count(self) -> int:
         """Number of removed transitions."""
