@@ -25,7 +25,7 @@ from agents.se_darwin.result import (
 )
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.sandbox.server_process import TimeUpError
-from agents.se_darwin.search.evolution import Evolution, StepResult
+from agents.se_darwin.search.evolution import Evolution, StepResult, root_of
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.search.ranker import CombinedRanker, RandomRanker, Ranker, SuspicionRanker
 from agents.se_darwin.settings import SEDarwinSettings
@@ -163,12 +163,7 @@ class SEDarwinAgent(WorldModelAgent):
             SandboxUnavailableError: This host cannot isolate candidates; none was run.
         """
         request = EvolutionRequest.from_context(context)
-        proposals = Proposals(
-            self._proposers | load_proposers(request.proposers),
-            code=request.code,
-            description=problem_description,
-            most=request.max_proposals,
-        )
+        proposals = self._proposals(problem_description, request)
         started = time.monotonic()
         # Torch is imported and a world model read while the program runs with its tests.
         ranking = asyncio.create_task(asyncio.to_thread(self._ranker_for, request))
@@ -209,6 +204,34 @@ class SEDarwinAgent(WorldModelAgent):
             ],
             certainty=describe_certainty(assessment, describer, request) if assessment else None,
             proposers=proposals.report(),
+        )
+
+    async def preview_proposals(
+        self, problem_description: str, context: Mapping[str, object] | None = None
+    ) -> dict[str, str]:
+        """Return what each proposer of `evolve_solution` would send first, by name; send nothing.
+
+        The given program runs with its tests in the sandbox, since a prompt tells what it fails.
+        The arguments and errors are those of `evolve_solution`.
+        """
+        request = EvolutionRequest.from_context(context)
+        proposals = self._proposals(problem_description, request)
+
+        def preview() -> dict[str, str]:
+            ends = time.monotonic() + (request.max_seconds or math.inf)
+            with request.sandbox() as sandbox:
+                task = self._run_given(request, sandbox, ends)
+                return proposals.preview(task, root_of(task, sandbox))
+
+        return await asyncio.to_thread(preview)
+
+    def _proposals(self, problem_description: str, request: EvolutionRequest) -> Proposals:
+        return Proposals(
+            self._proposers | load_proposers(request.proposers),
+            code=request.code,
+            description=problem_description,
+            tests=request.test_code,
+            most=request.max_proposals,
         )
 
     def _ranker_for(self, request: EvolutionRequest) -> tuple[Ranker, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agents.se_darwin.llm import LLMOptions
+
 
 class SEDarwinSettings(BaseModel):
     """Settings of the agent's runs.
@@ -20,6 +22,8 @@ class SEDarwinSettings(BaseModel):
             single edit repairs, instead of the agent's own edits.
         few_tests_share: Share of tasks with 3 to 10 tests instead of 40.
         parallel_candidates: Candidates that run at the same time.
+        llm: Endpoint and model that write candidates for `evolve`; None for none. A run of the
+            agent asks no model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,3 +35,4 @@ class SEDarwinSettings(BaseModel):
     wide_fault_share: float = Field(default=0.5, ge=0.0, le=1.0)
     few_tests_share: float = Field(default=0.5, ge=0.0, le=1.0)
     parallel_candidates: int = Field(default=2, ge=1, le=64)
+    llm: LLMOptions | None = None

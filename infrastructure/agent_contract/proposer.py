@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 PROPOSERS_GROUP = "genesis.proposers"
+EDITS = "edits"
+"""Name of the proposer that is always there: SE-Darwin's own edits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,7 @@ class ProposalRequest:
         suspicious: Lines of the function that failing checks run, the most suspicious first.
         best: Best program so far, if it passes more checks than the given one.
         tried: Candidates of this proposer that were run, the newest last.
+        round: Number of rounds before this one.
         candidates: Most candidates that are taken from now on.
         seconds: Seconds until the search ends; infinite if nothing limits it.
         is_cancelled: Whether the candidates are not needed any more; ask it while waiting.
@@ -85,6 +88,7 @@ class ProposalRequest:
     suspicious: tuple[SuspiciousLine, ...]
     best: TriedProgram | None
     tried: tuple[TriedProgram, ...]
+    round: int
     candidates: int
     seconds: float
     is_cancelled: Callable[[], bool]
@@ -112,6 +116,9 @@ class Proposer(Protocol):
         until it yields nothing or enough were taken. An exception ends this proposer, not the
         search.
         """
+
+    def preview(self, request: ProposalRequest) -> str:
+        """Return what `propose` would send to another process; empty if it sends nothing."""
 
     def summary(self) -> str:
         """Return in one line what it has done and spent; empty if there is nothing to tell."""

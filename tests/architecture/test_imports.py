@@ -91,8 +91,10 @@ def test_one_module_reads_the_environment(files: Files, root: Path) -> None:
     keeps_a_path_from_children = "genesis_fp16/system/own_distribution.py"
     of_tests_in_the_sandbox = "agents/se_darwin/fork_server/builtin_fixtures.py"
     of_a_candidate_in_the_sandbox = "agents/se_darwin/fork_server/private_folder.py"
+    a_key_of_the_users_endpoint = "agents/se_darwin/llm/key.py"
     assert readers == {
         "genesis_fp16/settings/source.py",
+        a_key_of_the_users_endpoint,
         sets_one_for_pydantic,
         keeps_a_path_from_children,
         of_tests_in_the_sandbox,

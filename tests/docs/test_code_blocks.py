@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import itertools
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 import structlog
 import torch
 
+from agents.se_darwin_agent import SEDarwinAgent
 from infrastructure.agent_contract import Agent, Part, RunContext, Target, TrainingJob
 from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import PrecisionState
@@ -104,9 +106,21 @@ def test_the_agent_of_the_guide_for_authors_works(
     collected = list(itertools.islice(agent.collect(context), 250))
     assert len({transition.group for transition in collected}) == 2
     assert all(target_problem(agent.spec(), transition) is None for transition in collected)
-    for place, source in [*blocks(AUTHORS)[1:], blocks(AGENTS)[-1]]:
+    for place, source in [*blocks(AUTHORS)[1:], blocks(AGENTS)[1]]:
         run(source, place, names)
     assert {"test_contract", "recorded"} <= names.keys()
+
+
+def test_the_example_of_a_proposer_repairs() -> None:
+    names: dict[str, Any] = {}
+    place, source = blocks(AGENTS)[2]
+    run(source, place, names)
+    agent = SEDarwinAgent(proposers={"recipes": names["make_proposer"]({})})
+    context = {"code": "def solve(items):\n    return list(items)\n", "function": "solve"}
+    context |= {"tests": [(([2, 1],), [1, 2])], "ranker": "suspicion", "max_evaluations": 300}
+    result = asyncio.run(agent.evolve_solution("sort", context))
+    assert result["success"]
+    assert result["proposers"][1]["proposed"] == 1
 
 
 def test_the_job_of_several_parts_trains(tmp_path: Path) -> None:
@@ -114,7 +128,7 @@ def test_the_job_of_several_parts_trains(tmp_path: Path) -> None:
     names: dict[str, Any] = {"Part": Part, "Target": Target, "TrainingJob": TrainingJob}
     names |= {"Adam": torch.optim.Adam, "critic_loss": critic_loss, "actor_loss": actor_loss}
     names |= {name: getattr(example, name) for name in ("model", "batches", "evaluate")}
-    (place, source), _ = blocks(AGENTS)
+    place, source = blocks(AGENTS)[0]
     run(source, place, names)
     before = {name: weights.clone() for name, weights in names["model"].state_dict().items()}
     result = train(

@@ -42,6 +42,7 @@ class ChildRequest(BaseModel):
         problem: Description of the problem in words.
         context: Context of the agent's `evolve_solution`.
         shows_progress: Whether to write the progress to stderr, a terminal.
+        shows_prompts: Whether only to return what the proposers would send.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,6 +52,22 @@ class ChildRequest(BaseModel):
     problem: str
     context: dict[str, JsonValue]
     shows_progress: bool = False
+    shows_prompts: bool = False
+
+
+class ProposerReport(BaseModel):
+    """Part of an element of ``proposers`` that is shown."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    name: str
+    proposed: int
+    run: int
+    descendants: int
+    repairs: int
+    dropped: dict[str, int]
+    share: float
+    problem: str
+    summary: str
 
 
 class BestProgram(BaseModel):
@@ -84,6 +101,7 @@ class RepairResult(BaseModel):
         left_out: Why a test of the function was not run, for each such test.
         failing: Names of the checks that the best program fails.
         certainty: How sure the repair is.
+        proposers: What became of the candidates of each proposer.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -98,6 +116,7 @@ class RepairResult(BaseModel):
     left_out: list[str] = []
     failing: list[str] = []
     certainty: Certainty | None = None
+    proposers: list[ProposerReport] = []
 
 
 class ChildAnswer(BaseModel):
@@ -105,12 +124,14 @@ class ChildAnswer(BaseModel):
 
     Attributes:
         result: What the agent returned.
+        prompts: What the proposers would send, by name, if only this was asked.
         refused: What is wrong with the request, the agent or the host; with the remedy.
         exit_code: Exit code for the command.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     result: RepairResult | None = None
+    prompts: dict[str, str] | None = None
     refused: str = ""
     exit_code: int = 0
 
@@ -138,13 +159,14 @@ def answer(request: ChildRequest) -> ChildAnswer:
         return ChildAnswer(refused=refused, exit_code=os.EX_DATAERR)
     except RuntimeError as error:  # the host cannot isolate candidates, for example
         return ChildAnswer(refused=str(error), exit_code=os.EX_UNAVAILABLE)
-    return ChildAnswer(result=RepairResult.model_validate(result))
+    return ChildAnswer.model_validate({"prompts" if request.shows_prompts else "result": result})
 
 
 def _load(request: ChildRequest) -> EvolveSolution | None:
     """The method of a new agent; None if the agent has none."""
     agent = pkgutil.resolve_name(request.entry_point)()
-    method: EvolveSolution | None = getattr(agent, "evolve_solution", None)
+    name = "preview_proposals" if request.shows_prompts else "evolve_solution"
+    method: EvolveSolution | None = getattr(agent, name, None)
     return method
 
 

@@ -18,11 +18,19 @@ from typing import Annotated, TextIO
 import typer
 from pydantic import JsonValue, ValidationError
 
-from agents.se_darwin.command.child import Certainty, ChildAnswer, ChildRequest, RepairResult
+from agents.se_darwin.command.child import (
+    Certainty,
+    ChildAnswer,
+    ChildRequest,
+    ProposerReport,
+    RepairResult,
+)
 from agents.se_darwin.command.program_files import ProgramFiles
+from agents.se_darwin.command.proposer_options import Options, announce, chosen_proposers
 from agents.se_darwin.command.suite_files import SuiteFiles
 from agents.se_darwin.command.target import RepairTarget
-from infrastructure.agent_contract.command import CommandContext, CommandError
+from infrastructure.agent_contract.command import CommandContext, CommandError, InstalledAgent
+from infrastructure.agent_contract.proposer import EDITS
 from infrastructure.events.plain_text import plain
 
 RANKERS = ("model", "suspicion", "random")
@@ -43,6 +51,7 @@ _SPLIT = {
     "second_edits": "second edits",
     "further_edits": "further edits",
     "recombinations": "recombinations",
+    "proposed": "proposed",
     "minimising": "to drop edits that the repair does not need",
     "duplicates": "not run again",
 }
@@ -70,6 +79,17 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         str,
         typer.Option(help="What ranks candidates: model (world model), suspicion or random."),
     ] = "model",
+    proposer: Annotated[
+        list[str] | None,
+        typer.Option(help="What writes candidates besides the edits, such as llm; repeatable."),
+    ] = None,
+    proposer_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME.KEY=VALUE", help="An option of a proposer; repeatable."),
+    ] = None,
+    show_prompt: Annotated[
+        bool, typer.Option("--show-prompt", help="Print what a proposer would send; send nothing.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="The same seed, the same search.")] = 0,
     agent: Annotated[str, typer.Option(help="The agent that repairs.")] = "se-darwin",
     no_record: Annotated[
@@ -92,10 +112,16 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     repair_target = RepairTarget.read(target)
     program = ProgramFiles.read(repair_target.program, repair_target.code)
     files = SuiteFiles.read(tests, program)
-    result = _repair(
+    installed = context.find_agent(agent)
+    proposers = chosen_proposers(installed, proposer or [], proposer_option or [])
+    for line in announce(proposers):
+        typer.echo(plain(line, 1000), err=True)
+    answer = _repair(
         context,
-        agent,
+        installed,
         repair_target,
+        shows_prompts=show_prompt,
+        proposers=proposers,
         module=program.name,
         own_modules=dict(program.sources),
         test_code=files.code,
@@ -112,6 +138,12 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         seed=seed,
         timeout_seconds=timeout,
     )
+    if show_prompt:
+        _print_prompts(context, answer.prompts or {})
+        return
+    result = answer.result
+    if result is None:
+        raise CommandError(answer.refused, answer.exit_code)
     with _writing_to_stdout():
         if context.as_json:
             context.print_json(result.model_dump(mode="json"))
@@ -124,26 +156,28 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
 
 def _repair(
     context: CommandContext,
-    agent_name: str,
+    agent: InstalledAgent,
     target: RepairTarget,
     *,
     record: bool,
+    shows_prompts: bool,
+    proposers: Options,
     **options: JsonValue,
-) -> RepairResult:
+) -> ChildAnswer:
     """Have the agent repair *target* in a child process; the user's files are not written.
 
     Args:
         context: Context of the command.
-        agent_name: Agent that repairs, with its published world model and replay buffer.
+        agent: Agent that repairs, with its published world model and replay buffer.
         target: Function to repair.
         record: Whether the agent may learn from the candidates that are run.
+        shows_prompts: Whether only to return what the proposers would send.
+        proposers: Options of the proposers.
         options: Further context of `evolve_solution`, such as ``test_code`` and ``seed``.
 
     Raises:
         CommandError: The request was refused, the child failed, or the user interrupted it.
-        LookupError: No such agent is installed.
     """
-    agent = context.find_agent(agent_name)
     with tempfile.TemporaryDirectory(prefix="genesis-evolve-") as folder:
         request = ChildRequest(
             agent=agent.name,
@@ -156,16 +190,20 @@ def _repair(
                 "path": target.path,
                 "agent_folder": str(agent.folder),
                 "record": record and not agent.not_writable,
+                **({"proposers": proposers} if proposers else {}),
                 **options,
             },
             shows_progress=sys.stderr.isatty() and not context.as_json,
+            shows_prompts=shows_prompts,
         )
         answer = _ask_child(context, request)
-    if answer.result is None:
+    if answer.refused:
         raise CommandError(answer.refused, answer.exit_code)
-    if record and agent.not_writable:
-        return answer.result.model_copy(update={"recorded": f"not recorded: {agent.not_writable}"})
-    return answer.result
+    if answer.result and record and agent.not_writable:
+        recorded = {"recorded": f"not recorded: {agent.not_writable}"}
+        result = answer.result.model_copy(update=recorded)
+        return answer.model_copy(update={"result": result})
+    return answer
 
 
 def _ask_child(context: CommandContext, request: ChildRequest) -> ChildAnswer:
@@ -272,13 +310,44 @@ def _print(result: RepairResult, folder: Path) -> None:
     _print_search(result)
 
 
+def _print_prompts(context: CommandContext, prompts: dict[str, str]) -> None:
+    with _writing_to_stdout():
+        if context.as_json:
+            context.print_json(prompts)
+            return
+        for name, prompt in prompts.items():
+            what = plain(prompt, len(prompt)) or "it sends nothing"
+            typer.echo(f"{plain(name, 100)}: {what}")
+        if not prompts:
+            typer.echo("nothing is sent: no proposer is used (--proposer)")
+
+
+def _print_proposers(reports: list[ProposerReport]) -> None:
+    for report in reports:
+        line = f"proposer {plain(report.name, 100)}: {report.share:.0%} of the executions now"
+        if report.name != EDITS:
+            dropped = [f"{n} {plain(why, 100)}" for why, n in sorted(report.dropped.items())]
+            not_run = f" (not run: {', '.join(dropped)})" if dropped else ""
+            line += (
+                f", {report.proposed} candidates{not_run}, {report.run} run, {report.descendants} "
+                f"with further edits, {report.repairs} repairs"
+            )
+        for text in (report.problem, report.summary):
+            line += f"; {plain(' '.join(text.split()), 1000)}" if text else ""
+        typer.echo(line)
+
+
 def _print_search(result: RepairResult) -> None:
     best, statistics = result.best_trajectory, result.pool_statistics
     typer.echo(
         f"evaluations: {statistics['evaluations']:.0f}, from {statistics['candidate_edits']:.0f} "
         f"single edits; chosen by {result.ranked_by}; {result.total_time:.1f} s"
     )
-    counts = [f"{statistics.get(key, 0.0):.0f} {name}" for key, name in _SPLIT.items()]
+    counts = [
+        f"{statistics.get(key, 0.0):.0f} {name}"
+        for key, name in _SPLIT.items()
+        if key != "proposed" or result.proposers
+    ]
     typer.echo(f"split: {', '.join(counts)}")
     if late := statistics.get("timed_out"):
         remedy = "" if result.success else "; if the tests are slow, raise --timeout"
@@ -287,6 +356,7 @@ def _print_search(result: RepairResult) -> None:
         check = plain(result.ended_process, 200)
         typer.echo(f"the process of your program ended in {check}: checks after it did not run")
     _print_left_out(result)
+    _print_proposers(result.proposers)
     if best.lineage:
         typer.echo("lineage:")
     for step in best.lineage:

@@ -2,6 +2,6 @@
 
 from agents.se_darwin.proposals.desk import Proposals
 from agents.se_darwin.proposals.loading import load_proposers
-from agents.se_darwin.proposals.shares import EDITS, ProposerReport
+from agents.se_darwin.proposals.shares import ProposerReport
 
-__all__ = ["EDITS", "Proposals", "ProposerReport", "load_proposers"]
+__all__ = ["Proposals", "ProposerReport", "load_proposers"]

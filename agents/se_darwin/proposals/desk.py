@@ -9,13 +9,14 @@ from math import inf
 
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.edits.edit_space import definition_of
+from agents.se_darwin.proposals.checks import CheckTexts, failing_checks
 from agents.se_darwin.proposals.intake import DroppedProposalError, Proposal, read_proposal
-from agents.se_darwin.proposals.shares import EDITS, ProposerReport, Shares
+from agents.se_darwin.proposals.shares import ProposerReport, Shares
 from agents.se_darwin.proposals.supply import Supply
 from agents.se_darwin.tasks import RepairTask
-from agents.se_darwin.tasks.evaluation import Evaluation, expected_text, line_suspiciousness
+from agents.se_darwin.tasks.evaluation import Evaluation, line_suspiciousness
 from infrastructure.agent_contract.proposer import (
-    FailingCheck,
+    EDITS,
     ProposalRequest,
     Proposer,
     SuspiciousLine,
@@ -35,6 +36,7 @@ class Proposals:
         proposers: Proposers by name, besides the edits.
         code: Program as its author wrote it.
         description: What the caller says about the problem.
+        tests: Source of the test module; empty if the tests are calls.
         most: Most candidates to take from each.
 
     Attributes:
@@ -47,12 +49,13 @@ class Proposals:
         *,
         code: str = "",
         description: str = "",
+        tests: str = "",
         most: int = MOST_PROPOSALS,
     ) -> None:
         self._supplies = {
             name: Supply(name, proposer, most) for name, proposer in (proposers or {}).items()
         }
-        self._code, self._description = code, description
+        self._code, self._description, self._texts = code, description, CheckTexts(tests)
         self._tried: dict[str, list[Evaluation]] = {name: [] for name in self._supplies}
         self._votes: dict[str, Counter[str]] = {name: Counter() for name in self._supplies}
         self.shares = Shares(list(self._supplies))
@@ -98,6 +101,13 @@ class Proposals:
             if may_start and not (taken.get(name) or waiting[name]):
                 supply.start(self._request(task, root, best, supply, seconds))
         return taken
+
+    def preview(self, task: RepairTask, root: Evaluation) -> dict[str, str]:
+        """Return what each proposer would send to another process first, by name."""
+        return {
+            name: supply.preview(self._request(task, root, root, supply, inf))
+            for name, supply in self._supplies.items()
+        }
 
     def count(self, name: str, child: Evaluation, gain: float, *, is_own: bool) -> None:
         """Count an executed program that raised the best score by *gain*.
@@ -173,15 +183,25 @@ class Proposals:
             function=task.function,
             description=self._description,
             checks=len(root.passed),
-            failing=failing_checks(task, root),
+            failing=failing_checks(task, root, self._texts),
             suspicious=self._suspicious(task, root),
-            best=_tried_program(task, best) if best.score > root.score else None,
+            best=self._tried_program(task, best) if best.score > root.score else None,
             tried=tuple(
-                _tried_program(task, child) for child in self._tried[supply.name][-_MOST_TRIED:]
+                self._tried_program(task, child)
+                for child in self._tried[supply.name][-_MOST_TRIED:]
             ),
+            round=supply.rounds,
             candidates=supply.left,
             seconds=seconds,
             is_cancelled=supply.is_cancelled,
+        )
+
+    def _tried_program(self, task: RepairTask, program: Evaluation) -> TriedProgram:
+        definition = definition_of(ast.parse(program.source), task.function)
+        return TriedProgram(
+            function=ast.unparse(definition),
+            passed=sum(program.passed),
+            failing=failing_checks(task, program, self._texts)[:3],
         )
 
     def _suspicious(self, task: RepairTask, root: Evaluation) -> tuple[SuspiciousLine, ...]:
@@ -199,26 +219,3 @@ class Proposals:
             for line in ranked[:_MOST_LINES]
             if line in table and table[line][0] > 0.0
         )
-
-
-def failing_checks(task: RepairTask, program: Evaluation) -> tuple[FailingCheck, ...]:
-    """Return the checks that *program* fails, with the values as far as they are known."""
-    checks = []
-    rows = zip(task.check_names, task.tests, program.execution.outputs, strict=True)
-    for passed, (name, test, output) in zip(program.passed, rows, strict=True):
-        if passed:
-            continue
-        expected = test.expected if output is None else expected_text(test, output)
-        got = "" if output is None else output.text
-        is_known = output is not None and output.kind == test.kind == "value"
-        checks.append(FailingCheck(name=name, expected=expected if is_known else "", got=got))
-    return tuple(checks)
-
-
-def _tried_program(task: RepairTask, program: Evaluation) -> TriedProgram:
-    definition = definition_of(ast.parse(program.source), task.function)
-    return TriedProgram(
-        function=ast.unparse(definition),
-        passed=sum(program.passed),
-        failing=failing_checks(task, program)[:3],
-    )

@@ -7,8 +7,7 @@ from importlib.metadata import entry_points
 
 from pydantic import JsonValue
 
-from agents.se_darwin.proposals.shares import EDITS
-from infrastructure.agent_contract.proposer import PROPOSERS_GROUP, Proposer
+from infrastructure.agent_contract.proposer import EDITS, PROPOSERS_GROUP, Proposer
 
 
 def load_proposers(options: Mapping[str, Mapping[str, JsonValue]]) -> dict[str, Proposer]:

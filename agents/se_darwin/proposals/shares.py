@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-EDITS = "edits"
-"""Name of the proposer that is always there: the edit space."""
+from infrastructure.agent_contract.proposer import EDITS
+
 FLOOR = 1 / 11
 """Share of all executions that other proposers have without a gain: a tenth of the edits'."""
 PRIOR_RUNS = 10
@@ -89,9 +89,12 @@ class Shares:
 
     def share(self, name: str) -> float:
         """Return the share of all executions that *name* may have now, in (0, 1]."""
-        rates = {other: self._rate(other) for other in self.accounts}
-        share = rates[name] / sum(rates.values())
-        return share if name == EDITS else max(self._floor, min(1.0 - FLOOR, share))
+        if name == EDITS:
+            return max(
+                FLOOR, 1.0 - sum(self.share(other) for other in self.accounts if other != name)
+            )
+        total = sum(map(self._rate, self.accounts))
+        return max(self._floor, min(1.0 - FLOOR, self._rate(name) / total))
 
     def next(self, ready: list[str], chosen: Mapping[str, int]) -> str:
         """Return whose candidate runs next.

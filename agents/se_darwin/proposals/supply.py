@@ -20,11 +20,12 @@ class Supply:
 
     Attributes:
         taken: Number of candidates that it has yielded.
+        rounds: Number of rounds that were begun.
         problem: Why it ended early, in one line; empty if it did not.
     """
 
     def __init__(self, name: str, proposer: Proposer, most: int) -> None:
-        self.name, self.taken, self.problem = name, 0, ""
+        self.name, self.taken, self.rounds, self.problem = name, 0, 0, ""
         self._is_finished = False
         self._proposer, self._most = proposer, most
         self._arrived: queue.SimpleQueue[ProposedFunction] = queue.SimpleQueue()
@@ -54,6 +55,7 @@ class Supply:
 
     def start(self, request: ProposalRequest) -> None:
         """Begin a round."""
+        self.rounds += 1
         self._thread = threading.Thread(
             target=self._draw, args=(request,), name=f"proposer-{self.name}", daemon=True
         )
@@ -77,6 +79,10 @@ class Supply:
         """Cancel the round; a proposer that does not look is left to its thread."""
         self._cancelled.set()
         self.wait(_CLOSE_SECONDS)
+
+    def preview(self, request: ProposalRequest) -> str:
+        """Return what the proposer would send for *request*."""
+        return self._proposer.preview(request)
 
     def summary(self) -> str:
         """Return what the proposer says of itself."""

@@ -12,7 +12,7 @@ from random import Random
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.effects import MAX_SECONDS, Effect, measure_effects, weigh
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
-from agents.se_darwin.proposals import EDITS, Proposals
+from agents.se_darwin.proposals import Proposals
 from agents.se_darwin.sandbox import Sandbox
 from agents.se_darwin.search.archive import Archive
 from agents.se_darwin.search.frontier import Branch, Choice, Frontier, Neighbourhood
@@ -20,6 +20,7 @@ from agents.se_darwin.search.operators import recombine, refine, revise
 from agents.se_darwin.search.policy import Policy
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation, label_outcome
+from infrastructure.agent_contract.proposer import EDITS
 
 # How much likelier an outcome is for one of the edits of a two-edit repair than for another single
 # edit: 215 halves of repairs and 2718 other edits of 108 programs with two faults (see
@@ -110,7 +111,7 @@ class Evolution:
         proposals: Proposals | None = None,
     ) -> None:
         self._task, self._sandbox, self._rng, self._policy = task, sandbox, rng, policy
-        root = task.given or self._run([(frozenset(), task.space.source)], coverage=True)[0]
+        root = root_of(task, sandbox)
         self.archive = Archive(root)
         self.evaluations = 0
         self.split = dict.fromkeys(SPLIT, 0)
@@ -402,6 +403,12 @@ class Evolution:
         """Run *programs*; with *coverage* as they are screened, so that all checks end."""
         task = self._task.within if coverage else self._task
         return task.evaluate(self._sandbox, programs, coverage=coverage)
+
+
+def root_of(task: RepairTask, sandbox: Sandbox) -> Evaluation:
+    """Return the evaluation of the given program, with its lines; run it unless it was run."""
+    program = (frozenset[Edit](), task.space.source)
+    return task.given or task.within.evaluate(sandbox, [program], coverage=True)[0]
 
 
 def most_edits(checks: int) -> int:

@@ -11,8 +11,8 @@ from random import Random
 
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.features import Fields, Step, StepFeatures
-from agents.se_darwin.proposals.shares import EDITS
 from agents.se_darwin.tasks.evaluation import Evaluation
+from infrastructure.agent_contract.proposer import EDITS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -10,9 +10,9 @@ from typing import TypedDict
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.edits.edit_space import definition_of
-from agents.se_darwin.proposals import EDITS
 from agents.se_darwin.search.evolution import StepResult
 from agents.se_darwin.tasks.evaluation import Evaluation
+from infrastructure.agent_contract.proposer import EDITS
 
 _ESCAPES = {code: f"\\{code:03o}" for code in (*range(32), 127)}
 _ESCAPES |= {ord('"'): '\\"', ord("\\"): r"\\"}

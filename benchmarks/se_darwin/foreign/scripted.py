@@ -63,6 +63,11 @@ class ScriptedProposer:
             self._done += 1
             yield ProposedFunction(code=sample.code)
 
+    def preview(self, request: ProposalRequest) -> str:
+        """See `infrastructure.agent_contract.proposer.Proposer`."""
+        del request
+        return ""
+
     def summary(self) -> str:
         """See `infrastructure.agent_contract.proposer.Proposer`."""
         return ""

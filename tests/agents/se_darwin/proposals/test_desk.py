@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from agents.se_darwin.proposals import EDITS
 from agents.se_darwin.result import EvolutionResult
 from agents.se_darwin_agent import SEDarwinAgent
-from infrastructure.agent_contract.proposer import ProposalRequest, ProposedFunction
+from infrastructure.agent_contract.proposer import EDITS, ProposalRequest, ProposedFunction
 
 pytestmark = pytest.mark.process
 
@@ -47,6 +46,10 @@ class Scripted:
         for code in self._rounds.pop(0) if self._rounds else ():
             yield ProposedFunction(code=code)
 
+    def preview(self, request: ProposalRequest) -> str:
+        del request
+        return ""
+
     def summary(self) -> str:
         return "scripted \x1b[31m answers"
 
@@ -55,6 +58,10 @@ class Broken:
     def propose(self, request: ProposalRequest) -> Iterator[ProposedFunction]:
         yield ProposedFunction(code="def solve(cache, key, most):\n    return cache")
         raise RuntimeError("the wire\nis cut")
+
+    def preview(self, request: ProposalRequest) -> str:
+        del request
+        return ""
 
     def summary(self) -> str:
         raise OSError("no summary")
@@ -71,6 +78,10 @@ class Stuck:
             self.ended.wait(0.01)
         self.ended.set()
         yield ProposedFunction(code="too late")
+
+    def preview(self, request: ProposalRequest) -> str:
+        del request
+        return ""
 
     def summary(self) -> str:
         return ""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from agents.se_darwin.proposals.shares import EDITS, Shares
+from agents.se_darwin.proposals.shares import Shares
+from infrastructure.agent_contract.proposer import EDITS
 
 
 def _play(shares: Shares, count: int, gains: dict[str, float]) -> dict[str, int]:
