@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from agents.waltzrl.rewards import Labels
 
+_UNLABELLED = (b'"messages"', b'"conversation_response"')
+
 
 class Conversation(BaseModel):
     """One reply, and the feedback and the second reply that followed, if any.
@@ -20,6 +22,7 @@ class Conversation(BaseModel):
         revised: The second reply; None if the conversation stopped.
         revised_unsafe: Whether a judge found the second reply unsafe.
         revised_overrefuse: Whether a judge found that it withholds help.
+        judge: Program that made the labels; empty for people, or if it is not known.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
@@ -32,6 +35,7 @@ class Conversation(BaseModel):
     revised: str | None = None
     revised_unsafe: bool | None = None
     revised_overrefuse: bool | None = None
+    judge: str = ""
 
     @model_validator(mode="after")
     def _check_revision(self) -> Conversation:
@@ -68,6 +72,11 @@ def decode_conversation(line: bytes) -> Conversation:
     try:
         return Conversation.model_validate_json(line)
     except ValidationError as error:
+        if any(mark in line for mark in _UNLABELLED) and b'"overrefuse"' not in line:
+            raise ValueError(
+                "a conversation of Genesis, whose reply has no labels: label it with genesis-fp16 "
+                "label-conversations"
+            ) from None
         first = error.errors(include_url=False, include_input=False)[0]
         where = "".join(f"{part}: " for part in first["loc"])
         raise ValueError(f"{where}{first['msg'].removeprefix('Value error, ')}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +39,9 @@ from infrastructure.world_model.fitting.scoring import row_nll
 from infrastructure.world_model.fitting.training_data import encode_split
 from infrastructure.world_model_agent import WorldModelAgent
 
+JUDGE_KEY = "judge"
+"""Name in `Transition.info` of the program that made the labels."""
+
 NEEDED_CONVERSATIONS = 200
 NEEDED_POSITIVES = 30
 """Transitions with the agent's `outcome`; both limits are our judgement, not the paper's."""
@@ -66,6 +69,7 @@ class RecordedConversationAgent(WorldModelAgent):
 
     outcome: tuple[str, str]
     _source: RecordSource | None = None
+    _judges: Counter[str] | None = None
 
     @abstractmethod
     def transitions_of(self, conversation: Conversation) -> Iterator[Transition]:
@@ -98,7 +102,13 @@ class RecordedConversationAgent(WorldModelAgent):
         yield from collect_records(self._source, context)
 
     def _decode(self, line: bytes) -> DecodedRecord:
-        return DecodedRecord(transitions=[*self.transitions_of(decode_conversation(line))])
+        conversation = decode_conversation(line)
+        transitions = list(self.transitions_of(conversation))
+        if judge := conversation.judge:
+            transitions = [
+                replace(each, info={**each.info, JUDGE_KEY: judge}) for each in transitions
+            ]
+        return DecodedRecord(transitions=transitions)
 
     def build_job(self, context: RunContext, transitions: RecordedTransitions) -> TrainingJob:
         """Remember how far the folder was read, and plan the training if there is enough.
@@ -109,11 +119,13 @@ class RecordedConversationAgent(WorldModelAgent):
         """
         if self._source is not None:
             self._source.keep_positions()
-        conversations, positives = set[str](), 0
+        conversations, positives, judges = set[str](), 0, Counter[str]()
         name, label = self.outcome
         for transition in transitions:
             conversations.add(transition.group)
             positives += transition.next_observation.get(name) == label
+            judges[str(transition.info.get(JUDGE_KEY, ""))] += 1
+        self._judges = judges
         where = f"add files to {self._source.folder}" if self._source else "add conversations"
         if len(conversations) < NEEDED_CONVERSATIONS:
             raise InsufficientDataError(
@@ -126,8 +138,17 @@ class RecordedConversationAgent(WorldModelAgent):
         return super().build_job(context, transitions)
 
     def publish(self, context: RunContext, model: Module, report: EvaluationReport) -> Publication:
-        """As for every world model; the metrics also say what the feedback contributes."""
+        """As for every world model; the metrics also say what the feedback contributes.
+
+        The reason names the programs that made labels.
+        """
         publication = super().publish(context, model, report)
+        judges = self._judges or Counter()
+        total = judges.total()
+        for judge, count in sorted(judges.items()):
+            if judge:
+                marked = f"{publication.reason}; {count} of {total} labels are by {judge!r}"
+                publication = replace(publication, reason=marked)
         if self._data is None:
             return publication
         return replace(publication, metrics={**publication.metrics, **self.ablation(self._data)})

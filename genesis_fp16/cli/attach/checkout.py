@@ -26,9 +26,10 @@ CASES_FOLDER = Path("data/memory")
 _CODE_FOLDERS = ("agents", "infrastructure/safety")
 _CASES = (CASES_FOLDER / "casebank.jsonl", Path("memory.sqlite"))
 _POOLS = "data/trajectory_pools/*/trajectory_pool.json"
+_LABEL = "genesis-fp16 label-conversations tells what is missing"
 _OTHERS = {  # what else a checkout holds, and why no agent can learn from it as it is
-    "tests/waltzrl_real_llm_results.json": "conversations in nested rounds: flatten them first",
-    "data/openai_format/*.jsonl": "chats without a label or an outcome",
+    "tests/waltzrl_real_llm_results.json": f"replies without labels: {_LABEL}",
+    "data/openai_format/*.jsonl": f"chats without labels: {_LABEL}",
     "data/finetuning/*.jsonl": "chats without an outcome",
     "data/generated_examples/*.jsonl": "tasks without an outcome",
 }

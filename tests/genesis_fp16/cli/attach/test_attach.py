@@ -69,7 +69,7 @@ def test_a_dry_run_lists_the_agents_and_writes_nothing(ask: Ask, checkout: Path)
     records = {row["file"]: row for row in found["records"]}
     cases = records["data/memory/casebank.jsonl"]
     assert (cases["usable_records"], cases["refused"], cases["can_rank"]) == (30, 1, False)
-    assert records["data/openai_format/*.jsonl (1)"]["note"].startswith("chats without a label")
+    assert records["data/openai_format/*.jsonl (1)"]["note"].startswith("chats without labels")
     shown = ask("attach", checkout, "--dry-run").stdout
     assert "a model can predict, but not rank" in " ".join(shown.split())
     assert "wrote nothing" in shown
