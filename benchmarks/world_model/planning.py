@@ -4,18 +4,21 @@
 
 For each seed and precision a model learns from random episodes, collects further ones with its own
 plans, learns from all of them, and is then measured on new episodes. On a CPU the half precisions
-are those of ``cpu_half``: the middle layer of the network computes in them.
+are those of ``cpu_half``: the middle layer of the network computes in them. Models and episodes are
+kept in the folder of results, and what is kept is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -171,35 +174,75 @@ class Measured:
         effective: Precision of the training.
     """
 
-    returns: Sequence[float] = field(default_factory=list)
+    returns: Sequence[float]
     plan_milliseconds: float
     transitions: int
     effective: str
 
 
-def measure(task: Task, seed: int, precision: Precision, episodes: int) -> Measured:
-    """Learn *task* and control new episodes by plans."""
+def measure(
+    task: Task, seed: int, precision: Precision, episodes: int, folder: Path | None = None
+) -> Measured:
+    """Learn *task* and control new episodes by plans.
+
+    Args:
+        folder: Folder that keeps the model and each episode, None to keep nothing. What it holds is
+            not measured again; an episode does not depend on those before it.
+    """
+    kept = [] if folder is None else _read_lines(folder / "episodes.jsonl")
+    learned: Mapping[str, Any]
+    if folder is None or not (folder / "learned.json").exists():
+        model, learned = _learn(task, seed, precision)
+        if folder is not None:
+            model.save(folder / "model")
+            (folder / "learned.json").write_text(json.dumps(learned))
+    else:
+        model = WorldModel.load(folder / "model")
+        learned = json.loads((folder / "learned.json").read_text())
+    env = gymnasium.make(task.environment)
+    for episode in range(len(kept), episodes):
+        start = FIRST_EVALUATION_SEED + 1000 * seed + episode
+        planner, began = model.planner(task.horizon, task.settings, seed=start), time.process_time()
+        taken = _episode(task, env, start, _plans(planner))
+        line = {
+            "return": sum(step.reward for step in taken),
+            "steps": len(taken),
+            "seconds": time.process_time() - began,
+        }
+        kept.append(line)
+        if folder is not None:
+            with (folder / "episodes.jsonl").open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    env.close()
+    kept = kept[:episodes]
+    seconds, steps = (sum(line[name] for line in kept) for name in ("seconds", "steps"))
+    return Measured(
+        returns=[line["return"] for line in kept],
+        plan_milliseconds=1000 * seconds / steps,
+        transitions=learned["transitions"],
+        effective=learned["effective"],
+    )
+
+
+def _read_lines(path: Path) -> list[Mapping[str, float]]:
+    """Complete lines of *path*; a process that was killed may have left a part of one."""
+    if not path.exists():
+        return []
+    whole = path.read_text().rpartition("\n")[0]
+    path.write_text(whole + "\n" if whole else "")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _learn(task: Task, seed: int, precision: Precision) -> tuple[WorldModel, dict[str, Any]]:
+    """Learn from random episodes, then from those of the model's own plans; a model and facts."""
     rng = np.random.default_rng(seed)
     data = _collect(task, rng, task.random, None)
     model = _fit(task, data, seed, precision)
     for _ in range(1, task.rounds):
         data += _collect(task, rng, task.planned // (task.rounds - 1), model)
         model = _fit(task, data, seed, precision)
-    planner = model.planner(task.horizon, task.settings, seed=seed)
-    env, returns, steps = gymnasium.make(task.environment), [], 0
-    began = time.process_time()
-    for episode in range(episodes):
-        taken = _episode(task, env, FIRST_EVALUATION_SEED + 1000 * seed + episode, _plans(planner))
-        returns.append(sum(step.reward for step in taken))
-        steps += len(taken)
-    spent = time.process_time() - began
-    env.close()
-    return Measured(
-        returns=returns,
-        plan_milliseconds=1000 * spent / steps,
-        transitions=len(data),
-        effective=str(model.training_stats["precision_effective"]),
-    )
+    effective = str(model.training_stats["precision_effective"])
+    return model, {"transitions": len(data), "effective": effective}
 
 
 def _fit(task: Task, data: Sequence[Transition], seed: int, precision: Precision) -> WorldModel:
@@ -286,13 +329,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--precisions", type=Precision, choices=PRECISIONS, nargs="+", default=PRECISIONS
     )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=Path("benchmark_results/planning"),
+        metavar="FOLDER",
+        help="where models and episodes are kept",
+    )
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     task, missed = TASKS[options.task], False
     for precision in options.precisions:
         returns: list[float] = []
         for seed in options.seeds:
-            found = measure(task, seed, precision, options.episodes)
+            folder = options.results / f"{options.task}-{precision}-{seed}"
+            found = measure(task, seed, precision, options.episodes, folder)
             returns += found.returns
             print(
                 f"{options.task} {precision} (trained in {found.effective}) seed {seed}: "
