@@ -41,6 +41,8 @@ SERVER_KEYS = ("url", "password_file", "stream", "database", "collection")
 _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w.-]+))\s*=""")
 _TABLE = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]+")
 _QUOTED = re.compile(r"""["']""")
+_WITHOUT_STEPS = ("records", "casebank")
+"""Formats in which no record is the successor of another."""
 
 
 class DefinitionError(MisconfiguredError):
@@ -84,7 +86,26 @@ class SpecTable(_Table):
     targets: dict[str, FieldTable]
     success: tuple[str, str] | None = None
     improvement: str | None = None
+    history: int = Field(1, ge=1)
+    rollout_steps: int = Field(0, ge=0)
     split: Literal["group", "time"] = "group"
+
+    @model_validator(mode="after")
+    def _check_rollouts(self) -> SpecTable:
+        for name, field in self.observation.items() if self.rollout_steps else ():
+            target = self.targets.get(name)
+            if field.type == "text":
+                raise ValueError(
+                    f"rollout_steps: a rollout cannot continue observation {name!r}, a text; "
+                    "remove rollout_steps"
+                )
+            if target is None or not _is_same(field, target):
+                raise ValueError(
+                    f"rollout_steps: nothing predicts observation {name!r}, so a rollout cannot "
+                    f"continue it; add the field to [spec.targets] with the same type, or remove "
+                    f"rollout_steps"
+                )
+        return self
 
     def to_spec(self) -> TransitionSpec:
         """Return the specification.
@@ -98,6 +119,8 @@ class SpecTable(_Table):
             targets=_field_types(self.targets),
             success=self.success,
             improvement=self.improvement,
+            history=self.history,
+            rollout_steps=self.rollout_steps,
             split=self.split,
         )
 
@@ -227,6 +250,14 @@ class AgentDefinition(_Table):
                 f"the format {self.source.format!r} needs the tables spec.observation and "
                 "spec.targets"
             )
+        if self.spec is not None and self.source.format in _WITHOUT_STEPS:
+            for name in ("history", "rollout_steps"):
+                if name in self.spec.model_fields_set:
+                    raise ValueError(
+                        f"spec.{name}: the records of the format {self.source.format!r} are not "
+                        f"steps that follow one another; remove {name}, or write records of the "
+                        "format 'transitions'"
+                    )
         self.transition_spec()
         return self
 
@@ -295,6 +326,13 @@ def _field_type(field: BoxField | DiscreteField | TextField) -> FieldType:
     if isinstance(field, DiscreteField):
         return Discrete(values=field.values)
     return Text(buckets=field.buckets)
+
+
+def _is_same(field: BoxField | DiscreteField | TextField, target: object) -> bool:
+    """Whether *target* has the type of *field*, as a change or not."""
+    if isinstance(field, BoxField):
+        return isinstance(target, BoxField) and field.shape == target.shape
+    return field == target
 
 
 def _describe(error: ValidationError, text: str) -> list[str]:

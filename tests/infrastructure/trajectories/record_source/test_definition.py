@@ -59,6 +59,58 @@ def test_a_definition_is_read(tmp_path: Path) -> None:
     assert definition.model_validate_json(definition.model_dump_json()) == definition
 
 
+DRIVEN = """\
+[source]
+path = "records/drive"
+
+[spec]
+history = 3
+rollout_steps = 20
+
+[spec.observation]
+speed = { type = "box" }
+gear = { type = "discrete", values = ["1", "2"] }
+
+[spec.action]
+pedal = { type = "box" }
+
+[spec.targets]
+speed = { type = "box", delta = true }
+gear = { type = "discrete", values = ["1", "2"] }
+"""
+
+
+def test_a_definition_sets_history_and_rollouts() -> None:
+    spec = parse_definition(DRIVEN.encode(), Path("x.toml")).transition_spec()
+    assert (spec.history, spec.rollout_steps) == (3, 20)
+    assert spec.observation.keys() == {"speed", "gear"} | spec.earlier_fields.keys()
+    assert spec.earlier_fields["pedal[-2]"] == ("pedal", 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("history = 3", "history = 0", "line 5: spec.history: Input should be greater than"),
+        ("rollout_steps = 20", "rollout_steps = -1", "line 6: spec.rollout_steps: Input should"),
+        ("history", "histroy", "line 5: spec.histroy: there is no such key; did you mean history?"),
+        (
+            'gear = { type = "discrete", values = ["1", "2"] }\n\n[spec.action]',
+            'gear = { type = "text" }\n\n[spec.action]',
+            "line 4: spec: rollout_steps: a rollout cannot continue observation 'gear'",
+        ),
+        ('speed = { type = "box", delta = true }', "", "nothing predicts observation 'speed'"),
+        ("delta = true", "shape = [2]", "add the field to [spec.targets] with the same type"),
+        ("pedal", "speed", "rename the action 'speed'"),
+        ("[source]", '[source]\nformat = "records"\ngroup = "x"', "spec.history: the records of"),
+        ("[source]", '[source]\nformat = "casebank"', "remove history, or write records of"),
+    ],
+)
+def test_a_history_or_rollout_that_cannot_be_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        parse_definition(DRIVEN.replace(old, new, 1).encode(), Path("x.toml"))
+    assert message in str(caught.value)
+
+
 def test_genesis_formats_bring_their_fields() -> None:
     text = b'[source]\npath = "x"\nformat = "casebank"\n'
     assert parse_definition(text, Path("x.toml")).transition_spec() == SPEC
