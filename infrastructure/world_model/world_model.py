@@ -80,7 +80,6 @@ TEXT_SPEC = TransitionSpec(
 
 _OOD_WARNING = "not to be trusted, and so close to the base rate"
 
-
 _ROWS_WITH_EPOCHS = 32
 _FEW_ROWS = 1000  # predicted as fast by one thread; several wait for one another
 
@@ -384,7 +383,7 @@ class WorldModel:
             return success_probabilities(self.spec, self._model.predict(features))
 
     @torch.inference_mode()
-    def rollout(
+    def rollout(  # noqa: PLR0913 - each is a property of the rollout
         self,
         observation: Values | Sequence[Values],
         actions: Actions,
@@ -393,6 +392,7 @@ class WorldModel:
         particles: int = 4,
         seed: int = 0,
         reward: RewardFunction | None = None,
+        hold: Sequence[str] = (),
     ) -> Rollout:
         """Imagine trajectories from recorded starts.
 
@@ -410,18 +410,23 @@ class WorldModel:
             seed: Seed of what is drawn.
             reward: Function that computes the rewards; None for the learned ones: those of the
                 spec's improvement target, or of ``reward``.
+            hold: Fields of the observation that are not targets and keep their values.
 
         Raises:
             ValueError: The model was never fitted; the horizon is below 1 or beyond the actions; a
                 value is infinite or of another type or shape, or an action's is missing; or a field
-                of the observation is a `Text` or not among the targets.
+                of the observation is a `Text`, or neither among the targets nor in *hold*.
         """
         model = self._fitted("rolling out")
         starts = [observation] if isinstance(observation, Mapping) else observation
         noise = torch.Generator().manual_seed(seed) if particles else None
         with _one_thread():
             return roll_out(
-                Dynamics(model, reward=None if reward else improvement_target(self.spec)),
+                Dynamics(
+                    model,
+                    reward=None if reward else improvement_target(self.spec),
+                    hold=hold,
+                ),
                 starts,
                 actions,
                 horizon,

@@ -4,16 +4,16 @@ It receives observations and actions only, so that no reward, outcome or target 
 input.
 
 A missing value is encoded as the training data's mean. Where the training data had gaps, too, a
-mark of it lets the model learn what a gap means; elsewhere the row is flagged.
+mark of it lets the model learn what a gap means; elsewhere the row is flagged, and predictions are
+averaged over values of the training data, see `Features.unknown`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
-from typing import cast
+from itertools import accumulate, chain, pairwise
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,8 +29,24 @@ from infrastructure.agent_contract.transition import (
     TransitionSpec,
 )
 from infrastructure.trajectories.column_checks import inputs_fit
+from infrastructure.trajectories.encoding.examples import Examples
 from infrastructure.trajectories.encoding.features import Features, Tokens
+from infrastructure.trajectories.encoding.flags import (
+    IS_BLANK,
+    IS_CUT,
+    IS_FAR,
+    IS_MISSING,
+    IS_UNKNOWN,
+    IS_UNSEEN,
+    Flags,
+)
 from infrastructure.trajectories.encoding.hashed_texts import hashed_tokens
+from infrastructure.trajectories.encoding.learned import (
+    Learned,
+    choose_examples,
+    example_value,
+    is_gap,
+)
 from infrastructure.trajectories.encoding.quantile_bins import QuantileBins
 from infrastructure.trajectories.encoding.sentence_embedding import FittedEmbedding
 from infrastructure.trajectories.encoding.standardiser import Numbers, Standardiser
@@ -43,80 +59,8 @@ from infrastructure.trajectories.encoding.text_column import (
 from infrastructure.trajectories.schema import Values, input_problem, is_missing, labels_of
 
 MIN_TABLE_ROWS = 8
-MIN_GAPS = 5
-"""Training rows in which a value must be missing so that its effect is learned."""
-
 EMBEDDED_FEATURES = 1 << 13
 """Most features of a text field that the ensemble embeds; the linear model takes all."""
-
-IS_MISSING = "is missing, which the training data does not explain: it counts as average"
-IS_FAR = "is far outside the training data"
-IS_UNSEEN = "has a label that did not occur in the training data: it counts as average"
-IS_BLANK = "is blank, which the training data does not explain: it counts as average"
-IS_UNKNOWN = "has no word that occurred in the training data: it counts as average"
-IS_CUT = "is longer than 1,048,576 characters: the rest is cut"
-
-
-class _Flags:
-    """Collects what is odd about fields, by row."""
-
-    def __init__(self, rows: int) -> None:
-        self.out_of_distribution_N = torch.zeros(rows, dtype=torch.bool)
-        self.by_text = dict[str, Tensor]()
-
-    def add(self, key: str, what: str, odd_N: Tensor, *, shrinks: bool = False) -> None:
-        """Flag the rows *odd_N* of the field *key*.
-
-        Args:
-            shrinks: Whether the rows are out of distribution.
-        """
-        if bool(odd_N.any()):
-            self.by_text[f"{key} {what}"] = odd_N
-            if shrinks:
-                self.out_of_distribution_N |= odd_N
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Learned:
-    """What the training data says about missing and unknown values, words, and steps.
-
-    Attributes:
-        shares: Means of each `Discrete` field's one-hot columns.
-        gaps: Whether the model has learned what a missing value means, of each field that has
-            gaps; of a `Box`, by dimension.
-        texts: Vocabularies of each `Text` field.
-        bins: Bins of scalar `Box` fields of the observation that are not predicted, by key.
-        embeddings: Embedding models of `Text` fields that have one, by key.
-        too_large: Whether the training data had numbers that are infinite or too large, of each
-            `Box` that had some, by dimension. They are gaps then, and not far outside of it.
-    """
-
-    shares: Mapping[str, Sequence[float]]
-    gaps: Mapping[str, Sequence[bool]]
-    texts: Mapping[str, TextColumn]
-    bins: Mapping[str, QuantileBins]
-    embeddings: Mapping[str, FittedEmbedding]
-    too_large: Mapping[str, Sequence[bool]]
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> Learned:
-        """Read them from what `FeatureEncoder.to_json` wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError: *value* does not describe them.
-        """
-        texts = cast(Mapping[str, Mapping[str, object]], value["texts"])
-        bins = cast(Mapping[str, Mapping[str, object]], value["bins"])
-        embeddings = cast(Mapping[str, Mapping[str, object]], value.get("embeddings", {}))
-        too_large = cast(Mapping[str, Sequence[bool]], value.get("too_large", {}))
-        return cls(
-            shares=dict(cast(Mapping[str, Sequence[float]], value["shares"])),
-            gaps=dict(cast(Mapping[str, Sequence[bool]], value["gaps"])),
-            texts={key: TextColumn.from_json(each) for key, each in texts.items()},
-            bins={key: QuantileBins.from_json(each) for key, each in bins.items()},
-            embeddings={key: FittedEmbedding.from_json(each) for key, each in embeddings.items()},
-            too_large=dict(too_large),
-        )
 
 
 class FeatureEncoder:
@@ -156,7 +100,7 @@ class FeatureEncoder:
         known = learned or Learned(
             shares={}, gaps={}, texts={}, bins={}, embeddings={}, too_large={}
         )
-        self._shrinks_unknown = learned is None
+        self._learned, self._shrinks_unknown = known, learned is None
         self._shares, self._gaps, self._bins = known.shares, known.gaps, known.bins
         self._too_large = known.too_large
         self.constant = tuple(constant)
@@ -206,16 +150,18 @@ class FeatureEncoder:
         standardisers, seen, shares, constant = {}, {}, {}, list[str]()
         gaps, columns, texts = dict[str, list[bool]](), dict[str, TextColumn](), {}
         bins, embeddings = dict[str, QuantileBins](), dict[str, FittedEmbedding]()
-        too_large = dict[str, list[bool]]()
-        unpredicted = _unpredicted_numbers(spec)
+        too_large, examples = dict[str, list[bool]](), dict[str, list[object]]()
+        unpredicted, chosen_rows = _unpredicted_numbers(spec), choose_examples(len(observations))
         for key, field, values in _columns(spec, observations, actions):
+            if not isinstance(field, Text):
+                examples[key] = [example_value(field, values[row]) for row in chosen_rows]
             if isinstance(field, Box):
                 numbers_NC = _numbers(values, field)
                 standardiser = Standardiser.fit(numbers_NC, squeeze=True)
                 standardisers[key] = standardiser
                 unusable_NC = Standardiser.unusable(numbers_NC)
-                gaps[key] = [_is_gap(each) for each in unusable_NC.T]
-                too_large[key] = [_is_gap(each) for each in (unusable_NC & ~np.isnan(numbers_NC)).T]
+                gaps[key] = [is_gap(each) for each in unusable_NC.T]
+                too_large[key] = [is_gap(each) for each in (unusable_NC & ~np.isnan(numbers_NC)).T]
                 varies = standardiser.width > 0
                 if key in unpredicted and varies:
                     present_NC = numbers_NC[~unusable_NC[:, 0]]
@@ -224,13 +170,13 @@ class FeatureEncoder:
             elif isinstance(field, Discrete):
                 columns_NL = _one_hot(values, field)
                 seen[key] = columns_NL[:, :-1].any(dim=0).tolist()
-                gaps[key] = [_is_gap(columns_NL[:, -1].numpy())]
+                gaps[key] = [is_gap(columns_NL[:, -1].numpy())]
                 means = columns_NL if gaps[key][0] else columns_NL[columns_NL[:, -1] == 0.0, :-1]
                 shares[key] = means.mean(0).tolist()
                 varies = len(set(labels_of([v for v in values if not is_missing(v)]))) > 1
             else:
                 texts[key] = rows = TextRows.of(values)
-                gaps[key] = [_is_gap(rows.is_blank_D[rows.place_N.numpy()])]
+                gaps[key] = [is_gap(rows.is_blank_D[rows.place_N.numpy()])]
                 columns[key] = TextColumn.fit(rows, field.buckets)
                 if field.embedding:
                     embeddings[key] = FittedEmbedding.fit(field.embedding, values)
@@ -250,9 +196,30 @@ class FeatureEncoder:
                 bins=bins,
                 embeddings=embeddings,
                 too_large={key: marks for key, marks in too_large.items() if any(marks)},
+                examples=examples,
             ),
         )
         return encoder, texts
+
+    @cached_property
+    def examples(self) -> Examples | None:
+        """Some training rows, whose values stand for what a row lacks; None if there are none.
+
+        Their texts are missing.
+        """
+        examples = self._learned.examples
+        if not examples:
+            return None
+        count = len(next(iter(examples.values())))
+
+        def rows(part: str, fields: Mapping[str, FieldType]) -> list[dict[str, Any]]:
+            keys = {name: f"{part}.{name}" for name in fields}
+            known = {name: examples[key] for name, key in keys.items() if key in examples}
+            return [{name: each[row] for name, each in known.items()} for row in range(count)]
+
+        spec = self._spec
+        encoded = self.encode(rows("observation", spec.observation), rows("action", spec.action))
+        return Examples.of(encoded.dense)
 
     @property
     def dense_width(self) -> int:
@@ -330,7 +297,7 @@ class FeatureEncoder:
         """
         field = next(each for name, each, _ in _columns(self._spec, (), ()) if name == key)
         values = [*cast(Discrete, field).values, None]
-        flags = _Flags(len(values))
+        flags = Flags(len(values))
         columns = self._encode_labels(key, _one_hot(values, cast(Discrete, field)), flags)
         odd_L = torch.stack([*flags.by_text.values(), flags.out_of_distribution_N]).any(dim=0)
         return torch.cat([torch.empty(len(values), 0), *columns], dim=1), odd_L.tolist()
@@ -369,8 +336,10 @@ class FeatureEncoder:
                     raise ValueError(f"row {row} cannot be encoded: {problem}")
         dense: list[Tensor] = [torch.empty(len(observations), 0)]
         tokens, linear = dict[str, Tokens](), dict[str, Tokens]()
-        flags, rows_of_tables = _Flags(len(observations)), self.table_rows
+        flags, rows_of_tables = Flags(len(observations)), self.table_rows
+        blocks = dict[str, int]()
         for key, field, values in _columns(self._spec, observations, actions):
+            blocks[key] = len(dense)
             if isinstance(field, Box):
                 dense += self._encode_numbers(key, _numbers(values, field), flags)
             elif isinstance(field, Discrete):
@@ -393,9 +362,10 @@ class FeatureEncoder:
             out_of_distribution=flags.out_of_distribution_N,
             linear_texts=linear or None,
             flags=flags.by_text,
+            unknown=_unknown(dense, blocks, flags.unknown),
         )
 
-    def _encode_numbers(self, key: str, numbers_NC: Numbers, flags: _Flags) -> list[Tensor]:
+    def _encode_numbers(self, key: str, numbers_NC: Numbers, flags: Flags) -> list[Tensor]:
         """Columns of a `Box`: its standardised dimensions, its bins, then marks of gaps."""
         standardiser, gaps = self._standardisers[key], self._gaps.get(key)
         if key in self._too_large:
@@ -403,9 +373,13 @@ class FeatureEncoder:
             numbers_NC = np.where(is_known_NC, np.nan, numbers_NC)
         is_missing_NC = np.isnan(numbers_NC)
         if is_missing_NC.any():
-            unexplained_C = np.array(standardiser.kept) & ~np.array(gaps or False)
-            missing_N = torch.from_numpy((is_missing_NC & unexplained_C).any(axis=1))
-            flags.add(key, IS_MISSING, missing_N, shrinks=self._shrinks_unknown)
+            kept_C = np.array(standardiser.kept)
+            unknown_NC = torch.from_numpy(is_missing_NC & kept_C & ~np.array(gaps or False))
+            flags.add(key, IS_MISSING, unknown_NC.any(dim=1), shrinks=self._shrinks_unknown)
+            bins_NB = unknown_NC[:, :1].expand(
+                -1, self._bins[key].width if key in self._bins else 0
+            )
+            flags.add_unknown(key, torch.cat([standardiser.select_kept(unknown_NC), bins_NB], 1))
         far_N = torch.from_numpy(standardiser.is_out_of_range(numbers_NC))
         flags.add(key, IS_FAR, far_N, shrinks=True)
         columns = [standardiser.apply(numbers_NC)] if standardiser.width else []
@@ -416,7 +390,7 @@ class FeatureEncoder:
             columns.append(torch.from_numpy(marks_NC.astype(np.float32)))
         return columns
 
-    def _encode_labels(self, key: str, columns_NL: Tensor, flags: _Flags) -> list[Tensor]:
+    def _encode_labels(self, key: str, columns_NL: Tensor, flags: Flags) -> list[Tensor]:
         """Columns of a `Discrete` field: labels, undeclared, and missing where that was learned."""
         has_gaps = key in self._gaps
         labels_NL = columns_NL if has_gaps else columns_NL[:, :-1]
@@ -431,12 +405,13 @@ class FeatureEncoder:
             missing_N = columns_NL[:, -1].bool()
             flags.add(key, IS_MISSING, missing_N, shrinks=self._shrinks_unknown)
             unknown_N = unknown_N | missing_N
+        flags.add_unknown(key, unknown_N[:, None].expand_as(labels_NL))
         if key in self._shares and bool(unknown_N.any()):
             labels_NL = torch.where(unknown_N[:, None], torch.tensor(self._shares[key]), labels_NL)
         return [labels_NL]
 
     def _encode_texts(
-        self, key: str, values: Sequence[object], rows: TextRows | None, flags: _Flags
+        self, key: str, values: Sequence[object], rows: TextRows | None, flags: Flags
     ) -> tuple[EncodedTexts, list[Tensor]]:
         """Texts, and their dense columns: marks of gaps, then vectors.
 
@@ -452,7 +427,7 @@ class FeatureEncoder:
             columns.append(self._embeddings[key].apply(values))
         return encoded, columns
 
-    def _encode_blanks(self, key: str, flags_N4: NDArray[np.bool_], flags: _Flags) -> list[Tensor]:
+    def _encode_blanks(self, key: str, flags_N4: NDArray[np.bool_], flags: Flags) -> list[Tensor]:
         """Mark of texts that are missing or blank, if that was learned; and flags of a text."""
         is_gap = key in self._gaps
         if flags_N4.any():
@@ -479,14 +454,7 @@ class FeatureEncoder:
             "buckets": {key: list(kept) for key, kept in self._buckets.items()},
         }
         if not self._shrinks_unknown:
-            saved |= {
-                "shares": {key: list(means) for key, means in self._shares.items()},
-                "gaps": {key: list(marks) for key, marks in self._gaps.items()},
-                "texts": {key: column.to_json() for key, column in self._texts.items()},
-                "bins": {key: bins.to_json() for key, bins in self._bins.items()},
-                "embeddings": {key: each.to_json() for key, each in self._embeddings.items()},
-                "too_large": {key: list(marks) for key, marks in self._too_large.items()},
-            }
+            saved |= self._learned.to_json()
         return saved
 
     @classmethod
@@ -537,9 +505,23 @@ def _unpredicted_numbers(spec: TransitionSpec) -> frozenset[str]:
     )
 
 
-def _is_gap(missing_N: NDArray[np.generic]) -> bool:
-    """Whether values are missing often enough to learn from, and not always."""
-    return bool(MIN_GAPS <= np.count_nonzero(missing_N) < len(missing_N))
+def _unknown(
+    dense: Sequence[Tensor], blocks: Mapping[str, int], unknown: Mapping[str, Tensor]
+) -> Tensor | None:
+    """Which dense features are not known, ``[N, D]`` bool; None if all are.
+
+    Args:
+        blocks: Position in *dense* of the first columns of each field.
+        unknown: See `Flags`.
+    """
+    if not unknown:
+        return None
+    starts = list(accumulate((columns_ND.shape[1] for columns_ND in dense), initial=0))
+    unknown_ND = torch.zeros(len(dense[0]), starts[-1], dtype=torch.bool)
+    for key, columns_ND in unknown.items():
+        start = starts[blocks[key]]
+        unknown_ND[:, start : start + columns_ND.shape[1]] = columns_ND
+    return unknown_ND
 
 
 def _checked_buckets(key: str, field: Text, buckets: Sequence[int]) -> tuple[int, ...]:

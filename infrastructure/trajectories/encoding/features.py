@@ -169,6 +169,8 @@ class Features:
             training data.
         flags: What is odd about a field, as a sentence that names it, and in which rows: ``[N]``
             bool.
+        unknown: Which dense features of numbers and labels stand for a value that is missing or
+            unseen without explanation, ``[N, D]`` bool; None if there is none.
     """
 
     dense: Tensor
@@ -176,6 +178,7 @@ class Features:
     out_of_distribution: Tensor
     linear_texts: Mapping[str, Tokens] | None = None
     flags: Mapping[str, Tensor] = field(default_factory=dict)
+    unknown: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.dense)
@@ -189,11 +192,12 @@ class Features:
             out_of_distribution=self.out_of_distribution.index_select(0, rows_M),
             linear_texts=linear and {name: tokens.take(rows_M) for name, tokens in linear.items()},
             flags={text: odd_N.index_select(0, rows_M) for text, odd_N in self.flags.items()},
+            unknown=None if self.unknown is None else self.unknown.index_select(0, rows_M),
         )
 
     def without_linear(self) -> Features:
         """The same without what the linear model alone takes."""
-        return replace(self, linear_texts=None, flags={})
+        return replace(self, linear_texts=None, flags={}, unknown=None)
 
     def remarks(self) -> list[list[str]]:
         """The sentences of `flags`, by row."""

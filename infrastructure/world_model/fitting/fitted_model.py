@@ -23,6 +23,7 @@ from infrastructure.world_model.distributions import (
     predictive_distributions,
     shrink_to_base_rate,
 )
+from infrastructure.world_model.distributions.averaging import average_rows, replace_rows
 from infrastructure.world_model.distributions.policy_shift import policy_shift_warning
 from infrastructure.world_model.distributions.predictive import blend_target
 from infrastructure.world_model.fitting.linear_fit import fit_linear
@@ -33,6 +34,8 @@ from infrastructure.world_model.networks import LinearNetwork
 Family = Literal["linear", "ensemble", "blend"]
 
 _ENSEMBLE, _LINEAR = (1.0, 0.0), (0.0, 1.0)
+
+_GAPS_TOGETHER = 256  # rows that are predicted together, each with all examples
 
 _SHARES = tuple(step / 10 for step in range(11))
 _WEIGHT_PRIOR_ROWS = 3.0
@@ -83,15 +86,15 @@ class FittedModel:
     def predict(self, features: Features) -> TargetDistributions:
         """Predict each target, calibrated; the epistemic share is always the ensemble's.
 
-        Out-of-distribution rows are shrunk to the base rate; see `shrink_to_base_rate`.
+        Out-of-distribution rows are shrunk to the base rate; see `shrink_to_base_rate`. A row that
+        lacks a number or a label without explanation gets the mean of predictions with values of
+        training rows that resemble it; see `Examples`.
         """
-        return self.combine(NetworkPredictions.of(self, features))
+        return predict_all({self.family: self}, features)[self.family]
 
     def combine(self, predicted: NetworkPredictions) -> TargetDistributions:
-        """Predict each target from what the two networks predict; see `predict`."""
-        rows = predicted.out_of_distribution.shape[
-            0
-        ]  # `len` would be a constant in an exported graph
+        """Predict each target from what the two networks predict, without regard to gaps."""
+        rows = predicted.out_of_distribution.shape[0]  # a constant by `len` in an exported graph
         base = base_rate_distributions(self.codec, rows)
         mixed = blend(predicted.ensemble, predicted.linear, base, self.weights)
         calibrated = self.calibration.apply(mixed, self.codec)
@@ -147,8 +150,22 @@ def predict_all(
     candidates: Mapping[Family, FittedModel], features: Features
 ) -> dict[Family, TargetDistributions]:
     """`FittedModel.predict` of each of *candidates*, which share their networks."""
-    predicted = NetworkPredictions.of(next(iter(candidates.values())), features)
-    return {family: model.combine(predicted) for family, model in candidates.items()}
+    first = next(iter(candidates.values()))
+    examples = first.encoder.examples
+    predicted = NetworkPredictions.of(first, features)
+    combined = {family: model.combine(predicted) for family, model in candidates.items()}
+    if features.unknown is None or examples is None:
+        return combined
+    gaps: dict[Family, list[TargetDistributions]] = {family: [] for family in candidates}
+    for weights_MR, filled in examples.fill(features, _GAPS_TOGETHER):
+        predicted = NetworkPredictions.of(first, filled)
+        for family, model in candidates.items():
+            gaps[family].append(average_rows(model.combine(predicted), weights_MR))
+    rows_M = features.unknown.any(dim=1)
+    return {
+        family: replace_rows(combined[family], rows_M, averaged)
+        for family, averaged in gaps.items()
+    }
 
 
 def fit_candidates(

@@ -17,7 +17,7 @@ from infrastructure.trajectories import Part, split_rows
 from infrastructure.trajectories.column_checks import transitions_fit
 from infrastructure.trajectories.data_checks import Finding, check_data
 from infrastructure.trajectories.encoding import FeatureEncoder, Features, Outcomes, TargetCodec
-from infrastructure.trajectories.encoding.encoder import IS_CUT
+from infrastructure.trajectories.encoding.flags import IS_CUT
 from infrastructure.trajectories.history import with_history
 from infrastructure.trajectories.schema import transition_problem
 from infrastructure.trajectories.split import (

@@ -150,6 +150,11 @@ def test_a_held_field_keeps_its_value(tasting, taste):
     chosen = PlanSettings(bounds={"push": (-1, 1)}, hold=["taste"], iterations=5)
     plan = tasting.plan({"x": 0.0, "taste": taste}, 3, chosen)
     assert [action["push"] for action in plan.actions] == pytest.approx([taste] * 3, abs=0.15)
+    imagined = tasting.rollout({"x": 0.0, "taste": taste}, [{"push": 0.5}] * 3, hold=["taste"])
+    assert imagined.observation["taste"].unique().tolist() == [taste]
+    assert imagined.reward.mean().item() == pytest.approx(-((0.5 - taste) ** 2), abs=0.1)
+    with pytest.raises(ValueError, match=r"'taste' is not predicted.*hold"):
+        tasting.rollout({"x": 0.0, "taste": taste}, [{"push": 0.5}] * 3)
 
 
 LAMP_SPEC = TransitionSpec(

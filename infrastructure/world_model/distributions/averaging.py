@@ -1,0 +1,90 @@
+"""Averages predictions over values of an input that is not known.
+
+Shapes: M rows, R predictions of each, N rows of a whole, C dimensions and L labels as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from infrastructure.world_model.distributions.metrics import Z_90
+from infrastructure.world_model.distributions.predictive import (
+    BoxDistribution,
+    DiscreteDistribution,
+    TargetDistribution,
+    TargetDistributions,
+)
+
+
+def average_rows(
+    predicted: TargetDistributions, weights_MR: Tensor
+) -> dict[str, TargetDistribution]:
+    """Mix each R rows in turn into one.
+
+    Probabilities are averaged. Of numbers the mixture has the mean and the variance; half the width
+    of its interval grows by the deviation of the means, as the variance does.
+
+    Args:
+        weights_MR: Weight of each row of *predicted*, float64; sums are 1.
+    """
+
+    def average(rows: Tensor) -> Tensor:
+        mean: Tensor = torch.einsum(
+            "mr...,mr->m...", rows.unflatten(0, weights_MR.shape), weights_MR
+        )
+        return mean
+
+    averaged: dict[str, TargetDistribution] = {}
+    for name, each in predicted.items():
+        epistemic_M = average(each.epistemic)
+        if isinstance(each, DiscreteDistribution):
+            probabilities_ML = average(each.probabilities)
+            averaged[name] = replace(each, probabilities=probabilities_ML, epistemic=epistemic_M)
+            continue
+        mean_MC = average(each.mean)
+        between_MC = average(
+            (each.mean - mean_MC.repeat_interleave(weights_MR.shape[1], 0)).square()
+        )
+        squared_MC = average(each.half_width_90().square())
+        averaged[name] = replace(
+            each,
+            mean=mean_MC,
+            variance=average(each.variance) + between_MC,
+            epistemic=epistemic_M,
+            half_width=(squared_MC + Z_90**2 * between_MC).sqrt(),
+        )
+    return averaged
+
+
+def replace_rows(
+    predicted: TargetDistributions, is_replaced_N: Tensor, parts: Sequence[TargetDistributions]
+) -> dict[str, TargetDistribution]:
+    """Put the rows of *parts*, one after the other, where *is_replaced_N* is True."""
+
+    def put(whole: Tensor, news: list[Tensor]) -> Tensor:
+        copy = whole.clone()
+        copy[is_replaced_N] = torch.cat(news)
+        return copy
+
+    replaced: dict[str, TargetDistribution] = {}
+    for name, first in predicted.items():
+        others = [part[name] for part in parts]
+        epistemic_N = put(first.epistemic, [each.epistemic for each in others])
+        if isinstance(first, DiscreteDistribution):
+            labels = [each for each in others if isinstance(each, DiscreteDistribution)]
+            probabilities_NL = put(first.probabilities, [each.probabilities for each in labels])
+            replaced[name] = replace(first, probabilities=probabilities_NL, epistemic=epistemic_N)
+            continue
+        boxes = [each for each in others if isinstance(each, BoxDistribution)]
+        replaced[name] = replace(
+            first,
+            mean=put(first.mean, [each.mean for each in boxes]),
+            variance=put(first.variance, [each.variance for each in boxes]),
+            epistemic=epistemic_N,
+            half_width=put(first.half_width_90(), [each.half_width_90() for each in boxes]),
+        )
+    return replaced
