@@ -148,7 +148,6 @@ _NO_PREDICTION: dict[str, Any] = {
     "probabilities": {},
     "deviations": {},
     "intervals": {},
-    "confidences": {},
     "reasoning": "no model",
 }
 

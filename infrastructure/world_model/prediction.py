@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from infrastructure.agent_contract.transition import Box, Discrete, FieldValue, TransitionSpec
 from infrastructure.trajectories.schema import Values, as_vector, is_missing
 from infrastructure.world_model.distributions import (
@@ -14,7 +16,6 @@ from infrastructure.world_model.distributions import (
     TargetDistributions,
 )
 from infrastructure.world_model.distributions.box_calibration import COVERAGE
-from infrastructure.world_model.distributions.confidence import Confidence
 
 NOT_IN_STATE = ("reward", "terminated")
 """Targets that the next observation does not hold."""
@@ -44,11 +45,11 @@ class Prediction:
         success_probability: Probability of the spec's success label; None if the spec names none.
         expected_improvement: Mean of the spec's improvement target (``reward`` by default); None
             if there is no such target.
-        confidence: How far the prediction can be relied upon, in [0, 1]: the confidence of the
-            success target if there is one, else the mean over targets. 0 before any fit.
-        confidences: Confidence of each target that varies: the probability of the predicted label;
-            for a `Box`, 1 minus its standard deviation divided by that of the training values. At
-            most 0.1 out of distribution. See `infrastructure.world_model.distributions.confidence`.
+        confidence: How far the prediction can be relied upon, in [0, 1]: of the success target if
+            there is one, else the mean over targets. Of a label it is the probability of the
+            predicted one, of a number 1 minus its standard deviation divided by that of the
+            training values; see `infrastructure.world_model.distributions.confidence`. 0 before any
+            fit.
         probabilities: Probability of each label, of each `Discrete` target.
         deviations: Standard deviation of each dimension, of each `Box` target.
         intervals: Interval of each `Box` target, from the errors on held-out groups.
@@ -64,7 +65,6 @@ class Prediction:
     probabilities: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     deviations: Mapping[str, Sequence[float]] = field(default_factory=dict)
     intervals: Mapping[str, Interval] = field(default_factory=dict)
-    confidences: Mapping[str, float] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     reasoning: str = ""
 
@@ -92,7 +92,7 @@ def to_predictions(
     spec: TransitionSpec,
     predicted: TargetDistributions,
     observations: Sequence[Values],
-    confidence: Confidence,
+    confidence_N: Tensor,
     reasoning: str,
 ) -> list[Prediction]:
     """Convert distributions to one `Prediction` per observation."""
@@ -113,10 +113,7 @@ def to_predictions(
             intervals[name] = _intervals(states[name], distribution)
     improvement = improvement_target(spec)
     gains = _column(predicted, improvement)
-    overall: list[float] = confidence.overall.tolist()
-    by_target: dict[str, list[float]] = {
-        name: column.tolist() for name, column in confidence.by_target.items()
-    }
+    confidence: list[float] = confidence_N.tolist()
     return [
         Prediction(
             next_state={n: column[row] for n, column in states.items() if n not in NOT_IN_STATE},
@@ -124,8 +121,7 @@ def to_predictions(
                 None if spec.success is None else chances[spec.success[0]][row][spec.success[1]]
             ),
             expected_improvement=None if gains is None else gains[row],
-            confidence=overall[row],
-            confidences={name: column[row] for name, column in by_target.items()},
+            confidence=confidence[row],
             probabilities={name: column[row] for name, column in chances.items()},
             deviations={name: column[row] for name, column in deviations.items()},
             intervals={name: column[row] for name, column in intervals.items()},

@@ -9,7 +9,7 @@ import torch
 
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.distributions import BoxDistribution
-from infrastructure.world_model.distributions.confidence import Confidence
+from infrastructure.world_model.distributions.confidence import confidence
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.prediction import (
     improvement_target,
@@ -53,14 +53,13 @@ def score_actions(model: FittedModel, observation: Values, actions: Sequence[Val
     gains, target = None, improvement_target(model.spec)
     if target is not None and isinstance(gain := predicted[target], BoxDistribution):
         gains = gain.mean[:, 0].tolist()
-    confidence = Confidence.of(predicted, model.codec, unfamiliar_N)
     return Scores(
         order=rank_candidates(model.spec, predicted),
         chances=None
         if model.spec.success is None
         else success_probabilities(model.spec, predicted),
         improvements=gains,
-        confidence=confidence.overall.tolist(),
+        confidence=confidence(predicted, model.codec).tolist(),
         remarks={text: odd_N.nonzero()[:, 0].tolist() for text, odd_N in features.flags.items()},
         unfamiliar=unfamiliar_N.nonzero()[:, 0].tolist(),
     )

@@ -31,7 +31,7 @@ from infrastructure.training.loop import LoopOptions, train
 from infrastructure.training.precision import resolve_device
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import Values
-from infrastructure.world_model.distributions.confidence import Confidence
+from infrastructure.world_model.distributions.confidence import confidence
 from infrastructure.world_model.fitting import (
     FittedModel,
     PlanBounds,
@@ -301,9 +301,9 @@ class WorldModel:
 
         A value may be missing: absent, None or NaN. ``warnings`` name each field whose value the
         training data does not explain: missing where it never was, an unseen label, text without a
-        known word. Such a field has no effect, the others have theirs. If a number is far outside
-        the training data, the prediction is shrunk to the base rate and its confidence is at most
-        0.1. ``reasoning`` begins with the warnings.
+        known word. Such a field loses its own effect only: predictions are averaged over the values
+        of training rows that resemble the row (`Examples`). If a number is far outside the training
+        data, the prediction is shrunk to the base rate. ``reasoning`` begins with the warnings.
 
         Raises:
             ValueError: A field is of another type than the spec declares; the message names it. Or
@@ -320,11 +320,11 @@ class WorldModel:
         with _one_thread() if len(observations) <= _FEW_ROWS else nullcontext():
             features = self._model.encoder.encode(observations, actions)
             predicted = self._model.predict(features)
-            confidence = Confidence.of(predicted, self._model.codec, features.out_of_distribution)
+            confidence_N = confidence(predicted, self._model.codec)
         reasoning = f"{self._model.family} model, calibrated on held-out groups"
         if warning := self._model.policy_shift_warning:
             reasoning += f"; not to be trusted under another policy: {warning}"
-        predictions = to_predictions(self.spec, predicted, observations, confidence, reasoning)
+        predictions = to_predictions(self.spec, predicted, observations, confidence_N, reasoning)
         if not features.flags:
             return predictions
         ood_rows = features.out_of_distribution.tolist()

@@ -3,8 +3,9 @@
 Fitted on training groups only, and saved with the model as JSON.
 """
 
-from infrastructure.trajectories.encoding.encoder import FeatureEncoder, Learned
+from infrastructure.trajectories.encoding.encoder import FeatureEncoder
 from infrastructure.trajectories.encoding.features import Features, Tokens
+from infrastructure.trajectories.encoding.learned import Learned
 from infrastructure.trajectories.encoding.standardiser import Standardiser
 from infrastructure.trajectories.encoding.targets import Outcomes, TargetCodec
 

@@ -28,7 +28,7 @@ from infrastructure.world_model.distributions import (
     TargetDistributions,
     predictive_distributions,
 )
-from infrastructure.world_model.distributions.confidence import Confidence
+from infrastructure.world_model.distributions.confidence import confidence
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.fitting.fitted_model import NetworkPredictions
 from infrastructure.world_model.networks import EnsembleNetwork, LinearNetwork
@@ -63,8 +63,7 @@ class PredictionGraph(nn.Module):
         predicted = model.combine(
             NetworkPredictions(ensemble=first, linear=second, out_of_distribution=encoded.far_N)
         )
-        confidence = Confidence.of(predicted, model.codec, encoded.far_N)
-        return tuple(_outputs(model, predicted, confidence, values, encoded.far_N).values())
+        return tuple(_outputs(model, predicted, values, encoded).values())
 
     def _run_ensemble(self, encoded: _Encoded) -> dict[str, Tensor]:
         tables = zip(self.ensemble.shape.texts, self.ensemble.embeddings, strict=True)
@@ -91,12 +90,14 @@ class PredictionGraph(nn.Module):
 
 
 def output_names(model: FittedModel) -> list[str]:
-    """Return the names of the graph's outputs, all ``[N]`` or ``[N, C]`` float64 but the last.
+    """Return the names of the graph's outputs, all ``[N]`` or ``[N, C]`` float64 but the last two.
 
     ``TARGET.probabilities`` ``[N, L]`` of each `Discrete`; ``TARGET``, ``TARGET.deviation`` and
     ``TARGET.half_width`` ``[N, C]`` of each `Box`: value, standard deviation and half the width of
     the 90 % interval; ``success_probability`` and ``expected_improvement`` where the spec names
-    them; ``confidence``; and ``out_of_distribution``, bool.
+    them; ``confidence``; ``out_of_distribution``, bool; and ``incomplete``, bool: whether a number
+    or label is missing or unseen without explanation. There the graph takes the mean for it, where
+    `WorldModel.predict_batch` averages over examples.
     """
     names = []
     for name, target in model.spec.targets.items():
@@ -108,15 +109,14 @@ def output_names(model: FittedModel) -> list[str]:
         names.append("success_probability")
     if improvement_target(model.spec) is not None:
         names.append("expected_improvement")
-    return [*names, "confidence", "out_of_distribution"]
+    return [*names, "confidence", "out_of_distribution", "incomplete"]
 
 
 def _outputs(
     model: FittedModel,
     predicted: TargetDistributions,
-    confidence: Confidence,
     values: Mapping[str, Tensor],
-    far_N: Tensor,
+    encoded: _Encoded,
 ) -> dict[str, Tensor]:
     """Name the outputs, in the order of `output_names`."""
     outputs, spec = dict[str, Tensor](), model.spec
@@ -138,8 +138,9 @@ def _outputs(
     gain = improvement_target(spec)
     if gain is not None:
         outputs["expected_improvement"] = outputs[gain][:, 0]
-    outputs["confidence"] = confidence.overall
-    outputs["out_of_distribution"] = far_N
+    outputs["confidence"] = confidence(predicted, model.codec)
+    outputs["out_of_distribution"] = encoded.far_N
+    outputs["incomplete"] = encoded.incomplete_N
     return outputs
 
 
@@ -151,12 +152,14 @@ class _Encoded:
         rows: Number of rows.
         columns: Parts of the dense features, ``[N, ...]`` float32.
         far_N: Whether a row is out of distribution.
+        incomplete_N: Whether a row lacks a number or label without explanation.
         tokens: Number, row and weight of the tokens of each text field, ``[T]`` each.
         words: Number of tokens that the ensemble embeds, of each text field.
     """
 
     rows: int
     far_N: Tensor
+    incomplete_N: Tensor
     columns: list[Tensor] = field(default_factory=list)
     tokens: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
     words: dict[str, int] = field(default_factory=dict)
@@ -175,7 +178,8 @@ class _Encoded:
         )
         rows = first.shape[0]
         seen = cast("Mapping[str, Sequence[bool]]", encoder.to_json()["seen"])
-        encoded = cls(rows=rows, far_N=torch.zeros(rows, dtype=torch.bool))
+        none_N = torch.zeros(rows, dtype=torch.bool)
+        encoded = cls(rows=rows, far_N=none_N, incomplete_N=none_N)
         for key, kind in fields.items():
             if isinstance(kind, Box):
                 standardiser = encoder.standardiser(key)
@@ -218,6 +222,9 @@ class _Encoded:
         near_NC = missing_NC | (usable_NC & (distance_NC <= high_C - low_C))
         kept_C = torch.tensor(standardiser.kept)
         self.far_N = self.far_N | (~near_NC & kept_C).any(dim=1)
+        explained_C = torch.tensor(learned.gaps.get(key, [False] * len(kept_C)))
+        unknown_NC = missing_NC & kept_C & ~explained_C
+        self.incomplete_N = self.incomplete_N | unknown_NC.any(dim=1)
         standard_NK = _standardise(squeezed_NC, standardiser)
         usable_NK = usable_NC[:, _kept(standardiser)]
         standard_NK = torch.where(usable_NK, standard_NK, 0.0)
@@ -239,6 +246,7 @@ class _Encoded:
         table[torch.tensor(unknown)] = torch.tensor(learned.shares[key])
         place_N = torch.where(label_N < 0, labels + 1, label_N.clamp(max=labels))
         self.columns.append(table[place_N])
+        self.incomplete_N = self.incomplete_N | torch.tensor(unknown)[place_N]
 
     def _add_texts(self, key: str, values: Mapping[str, Tensor], learned: Learned) -> None:
         numbers_T, rows_T, weights_T = (

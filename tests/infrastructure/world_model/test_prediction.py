@@ -3,7 +3,6 @@ import torch
 
 from infrastructure.agent_contract.transition import Box, Discrete, TransitionSpec
 from infrastructure.world_model.distributions import BoxDistribution, DiscreteDistribution
-from infrastructure.world_model.distributions.confidence import Confidence
 from infrastructure.world_model.distributions.metrics import Z_90
 from infrastructure.world_model.prediction import (
     improvement_target,
@@ -46,18 +45,12 @@ def _predicted(fixed, rewards):
 
 
 def test_a_prediction_holds_every_target_in_recorded_units():
-    confidence = Confidence(
-        by_target={"outcome": torch.tensor([0.5]), "x": torch.tensor([0.25])},
-        overall=torch.tensor([0.5]),
-    )
-    [answer] = to_predictions(
-        SPEC, _predicted([0.75], [0.5]), [{"x": (10, 20), "level": 3.0}], confidence, "why"
-    )
+    observations, confidence_N = [{"x": (10, 20), "level": 3.0}], torch.tensor([0.5])
+    [answer] = to_predictions(SPEC, _predicted([0.75], [0.5]), observations, confidence_N, "why")
     assert answer.next_state == {"outcome": "fixed", "x": (11.0, 19.0), "level": 7.0}
     assert answer.success_probability == 0.75
     assert answer.expected_improvement == 0.5
     assert answer.confidence == 0.5
-    assert answer.confidences == {"outcome": 0.5, "x": 0.25}
     assert answer.probabilities == {"outcome": {"worse": 0.25, "fixed": 0.75}}
     assert answer.deviations == {"x": (2.0, 2.0), "level": (2.0,), "reward": (2.0,)}
     assert answer.intervals["x"].low == pytest.approx((11 - 2 * Z_90, 19 - 2 * Z_90))
@@ -76,8 +69,7 @@ def test_without_a_success_label_improvement_ranks():
     spec = TransitionSpec(observation={"level": Box()}, action={}, targets=targets)
     predicted = {"level": _box((0.0,), (0.0,)), "reward": _box((1.0,), (2.0,))}
     assert rank_candidates(spec, predicted) == [1, 0]
-    confidence = Confidence(by_target={}, overall=torch.ones(2))
-    answers = to_predictions(spec, predicted, [{"level": 0.0}] * 2, confidence, "")
+    answers = to_predictions(spec, predicted, [{"level": 0.0}] * 2, torch.ones(2), "")
     assert [answer.success_probability for answer in answers] == [None, None]
 
 

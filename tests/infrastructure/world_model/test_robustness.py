@@ -253,7 +253,7 @@ def _asked(opposed, **changed):
             (answer.next_state["y"] - row.next_observation["y"]) / answer.deviations["y"][0]
         ) ** 2
     count = len(rows)
-    confidence = sum(answer.confidences["differ"] for answer in answers) / count
+    confidence = sum(max(answer.probabilities["differ"].values()) for answer in answers) / count
     return right / count, confidence, loss / count, math.sqrt(squared / count)
 
 

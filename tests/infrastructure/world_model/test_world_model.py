@@ -12,7 +12,7 @@ from infrastructure.events import PrecisionState
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.world_model import WorldModel
-from infrastructure.world_model.distributions.confidence import Confidence
+from infrastructure.world_model.distributions.confidence import confidence
 from infrastructure.world_model.distributions.predictive import (
     base_rate_distributions,
     blend,
@@ -65,10 +65,10 @@ def test_prediction_encodes_and_computes_as_training_did(fitted, spec, record):
         linear = predictive_distributions(model.linear(inputs), data.codec, rows)
     mixed = blend(ensemble, linear, base_rate_distributions(data.codec, rows), model.weights)
     calibrated = model.calibration.apply(mixed, data.codec)
-    confidence = Confidence.of(calibrated, data.codec, torch.zeros(rows))
     observations = [t.observation for t in data.train.transitions]
     actions = [t.action for t in data.train.transitions]
-    trained = to_predictions(spec, calibrated, observations, confidence, "")
+    confidence_N = confidence(calibrated, data.codec)
+    trained = to_predictions(spec, calibrated, observations, confidence_N, "")
     served = fitted.predict_batch(observations, actions)
     for one, other in zip(trained, served, strict=True):
         assert one.success_probability == other.success_probability
@@ -92,11 +92,7 @@ def test_a_prediction_uses_the_fields_and_labels_of_the_spec(fitted):
     interval = good.intervals["x"]
     assert interval.low < good.next_state["x"] < interval.high
     assert interval.coverage == 0.9
-    assert (
-        good.confidences["outcome"]
-        == good.confidence
-        == max(good.probabilities["outcome"].values())
-    )
+    assert good.confidence == max(good.probabilities["outcome"].values())
     assert "reward" not in good.next_state
 
 
@@ -137,7 +133,7 @@ def _answers(fitted, *values):
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 1e30, -1e308, 1e6, 40.0])
 def test_absurd_inputs_are_shrunk_to_the_base_rate(fitted, value):
     normal, absurd = _answers(fitted, 1.0, value)
-    assert absurd.confidence <= 0.1 < normal.confidence
+    assert absurd.confidence == max(absurd.probabilities["outcome"].values())
     assert 0.3 < absurd.success_probability < 0.7 < normal.success_probability
     assert absurd.deviations["reward"] > normal.deviations["reward"]
     assert absurd.reasoning.startswith("not to be trusted")
