@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from benchmarks.world_model.peers import Lesson, fit_peers
 from benchmarks.world_model.probabilistic_ensemble import fit_ensemble
 from benchmarks.world_model.recording import Recording
 from infrastructure.agent_contract import Transition
-from infrastructure.agent_contract.transition import Discrete
+from infrastructure.agent_contract.transition import Box, Discrete
 from infrastructure.trajectories import Part, split_rows
 from infrastructure.trajectories.schema import label_of
 from infrastructure.world_model import WorldModel
@@ -46,6 +47,9 @@ PEERS: Side = "peers"
 
 HORIZON = 20
 """Steps of an open-loop prediction."""
+
+FAR = 1e9
+"""A number so many times as large as the largest of the training data is far outside of it."""
 
 _STRIDE = 5
 _MOST_STARTS = 400
@@ -234,6 +238,7 @@ def _ours(recording: Recording, seed: int) -> dict[str, Any]:
     return {
         **measured,
         **_honesty(split, answers, test),
+        **_odd_rows(split, model, test),
         **_likelihood(model, test),
         "published": fitted.publication.published,
         "reason": fitted.publication.reason,
@@ -278,7 +283,6 @@ def _honesty(
             "accuracy": float(right_N.mean()),
             "mean_confidence": float(confidence_N.mean()),
             "auc_confidence": auc(confidence_N, right_N),
-            "auc_probability": auc(probability_NL.max(1), right_N),
         }
     errors, deviations, half_widths = [], [], []
     for name, error_ND, varies_D in _errors(split, answers, test):
@@ -290,6 +294,40 @@ def _honesty(
         "error_over_deviation": error_over_deviation(error_NK, np.hstack(deviations)),
         "coverage": coverage(error_NK, np.hstack(half_widths)),
     }
+
+
+def _odd_rows(split: Split, model: WorldModel, test: Sequence[Transition]) -> dict[str, float]:
+    """Accuracy and mean confidence of labels where inputs are odd.
+
+    ``gap``: in each row, one field of the observation is missing. ``far``: one number is far
+    outside the training data. The field is drawn for each row.
+    """
+    if not split.labels:
+        return {}
+    fields, rng = split.recording.spec.observation, np.random.default_rng(0)
+    numbers = {
+        name: max(abs(cast("float", row.observation[name] or 0.0)) for row in split.parts["train"])
+        for name, field in fields.items()
+        if field == Box()
+    }
+    changes: dict[str, Sequence[tuple[str, float | None]]] = {
+        "gap": [(name, None) for name in fields],
+        "far": [(name, FAR * (1.0 + largest)) for name, largest in numbers.items()],
+    }
+    found = {}
+    for kind, choices in changes.items():
+        if not choices:
+            continue
+        drawn = [choices[number] for number in rng.integers(len(choices), size=len(test))]
+        rows = [
+            replace(row, observation={**row.observation, name: value})
+            for row, (name, value) in zip(test, drawn, strict=True)
+        ]
+        answers = predict(model, rows)
+        right_N = point(split, answers, rows).argmax(1) == split.outcomes(rows)
+        found[f"{kind}_accuracy"] = float(right_N.mean())
+        found[f"{kind}_confidence"] = fmean(each.confidence for each in answers)
+    return found
 
 
 def _errors(

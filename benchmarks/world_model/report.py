@@ -154,8 +154,11 @@ def _honesty(each: Measured) -> dict[str, str]:
         {
             "accuracy": _short(_mean(records, "accuracy")),
             "confidence": _short(_mean(records, "mean_confidence")),
-            "AUC confidence": _short(_mean(records, "auc_confidence")),
-            "AUC probability": _short(_mean(records, "auc_probability")),
+            "AUC": _short(_mean(records, "auc_confidence")),
+            "a gap: accuracy": _short(_mean(records, "gap_accuracy")),
+            "stated": _short(_mean(records, "gap_confidence")),
+            "far: accuracy": _short(_mean(records, "far_accuracy")),
+            "said": _short(_mean(records, "far_confidence")),
         }
         if labels
         else {
@@ -196,10 +199,10 @@ def summary(measured: Sequence[Measured]) -> list[dict[str, str]]:
         for each in measured
         if (count := sum(map(_is_refused, each.ours)))
     ]
-    above = [
-        record["auc_confidence"] > record["auc_probability"]
-        for record in records
-        if not math.isnan(record.get("auc_confidence", math.nan))
+    beyond = [
+        _mean(records, f"{kind}confidence" if kind else "mean_confidence")
+        - _mean(records, f"{kind}accuracy")
+        for kind in ("", "gap_", "far_")
     ]
     return [
         _row("log loss: best, or not worse than the best", "2 of 9", "7", _counted(labels)),
@@ -228,10 +231,10 @@ def summary(measured: Sequence[Measured]) -> list[dict[str, str]]:
         ),
         _row("coverage of 90 % intervals", "0.89 to 0.92", "0.88 to 0.92", _range(coverages)),
         _row(
-            "AUC of confidence above that of the probability",
+            "confidence minus accuracy: as recorded; a field missing; a number far outside",
             "",
-            "all",
-            f"{sum(above)} of {len(above)}",
+            "0",
+            "; ".join(map(_short, beyond)),
         ),
         _row(
             "CPU seconds of all fits; most MiB",

@@ -37,6 +37,10 @@ def test_a_record_tells_what_the_model_says_of_itself(kept):
     record = Results(kept)[OURS, "wine", 0, True]
     assert 0.8 < record["accuracy"] <= 1.0
     assert 0.0 <= record["mean_confidence"] <= 1.0
+    for kind in ("gap", "far"):
+        assert 0.0 <= record[f"{kind}_accuracy"] <= 1.0
+        assert 0.0 <= record[f"{kind}_confidence"] <= 1.0
+    assert record["far_accuracy"] < record["accuracy"]
     assert isinstance(record["published"], bool)
     assert record["seconds"]["ours"] > 0
     assert not record["gain_is_fresh"]
