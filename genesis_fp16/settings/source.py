@@ -234,6 +234,17 @@ def _resembles_flag(name: str) -> bool:
     return bool(close) or _looks_like_flag(name)
 
 
+def _names_flag(name: str) -> bool:
+    return name == ROLLBACK_FLAG or _resembles_flag(name)
+
+
+def _asks_for_fp32(name: str, value: str) -> bool:
+    """Whether a line of an attached file, whose *name* is like the flag's, demands FP32."""
+    if "DISABLE" in name:
+        return value.lower() not in FALSE_TEXTS
+    return _means_fp32(ROLLBACK_FLAG, value.lower())
+
+
 class FileAndEnvironment(PydanticBaseSettingsSource):
     """Merges the file and the environment, and records where each value stands.
 
@@ -275,9 +286,10 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
                     f"{ROLLBACK_FLAG}={value} ({ENVIRONMENT}): write true or false, or unset it"
                 )
         in_both = {**merged}
+        self._attached_warnings: dict[str, str] = {}
         self._take_attached_flag(merged)
         unknown = {name: merged.pop(name) for name in [*merged] if not _is_known(name)}
-        self.unknown = self._describe_all_unknown(unknown)
+        self.unknown = self._describe_all_unknown(unknown) | self._attached_warnings
         self.variables: dict[str, Variable] = {}
         for name, variable in merged.items():
             if only is not None and name not in only:
@@ -295,7 +307,9 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
     def _take_attached_flag(self, merged: dict[str, Variable]) -> None:
         """Let the flag of an attached Genesis' own file count: false in either file wins.
 
-        Nothing else of that file counts, so nothing else of it is wrong.
+        A name that resembles the flag is warned of, and demands FP32 unless it says true: whoever
+        writes it during a rollback must not be left in half precision. Nothing else of that file
+        counts, so nothing else of it is wrong.
         """
         path = attached_file(merged)
         if path is None:
@@ -311,8 +325,14 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
                 "in it would not be seen; let this user read it, or run genesis-fp16 detach"
             )
             return
-        lines = [v for name, v in find_assignments(path) if name.upper() == ROLLBACK_FLAG]
-        rollback = next((v for v in lines if _means_fp32(ROLLBACK_FLAG, v.value.lower())), None)
+        named = [(name, v) for name, v in find_assignments(path) if _names_flag(name.upper())]
+        lines = [variable for _, variable in named]
+        rollback = next((v for name, v in named if _asks_for_fp32(name.upper(), v.value)), None)
+        for name, variable in named:
+            if name.upper() != ROLLBACK_FLAG:
+                is_false = _asks_for_fp32(name.upper(), variable.value)
+                taken = "taken for false, so all training is in FP32" if is_false else "ignored"
+                self._attached_warnings[name] = f"{_describe_unknown(name, variable)} It is {taken}"
         if lines:
             text = "true" if rollback is None else "false"
             self.texts.setdefault(ROLLBACK_FLAG, {})[str(path.absolute())] = text

@@ -58,6 +58,33 @@ def test_nothing_else_of_their_file_counts(genesis: Path, ours: Path) -> None:
     assert settings.unknown == {}
 
 
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("ENABLE_FP16_TRAINNING=false", False),
+        ("ENABLE_FP_16_TRAINING=off", False),
+        ("ENABLE_FP16=nope", False),
+        ("DISABLE_FP16_TRAINING=true", False),
+        ("DISABLE_FP16_TRAINING=false", True),
+        ("ENABLE_FP16_TRAINNING=true", True),
+        ("FP16_LOSS_SCALE=1.0", True),
+    ],
+)
+def test_a_misspelt_flag_of_theirs_is_warned_of_and_rolls_back(
+    genesis: Path, ours: Path, line: str, allowed: bool
+) -> None:
+    genesis.write_text(f"GENESIS_ENV=production\n{FLAG}=true\n{line}\n")
+    settings = loaded(ours, "true")
+    assert settings.enable_fp16_training is allowed
+    name = line.partition("=")[0]
+    if name == "FP16_LOSS_SCALE":
+        assert settings.unknown == {}
+        return
+    assert f"{genesis} line 3" in settings.unknown[name]
+    assert f"did you mean {FLAG}?" in settings.unknown[name]
+    assert ("FP32" in settings.unknown[name]) is not allowed
+
+
 def test_a_missing_file_demands_nothing(ours: Path) -> None:
     assert loaded(ours).enable_fp16_training
 
