@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from genesis_fp16.domain.guard import GuardState, Trigger
+from genesis_fp16.domain.model_reading import ModelReading
 from genesis_fp16.domain.run import RunState
 from infrastructure.events.precision_state import PrecisionReason, PrecisionWish
 
@@ -431,12 +432,30 @@ class ModelView(View):
     data_sha256: str | None
 
 
+class ModelGuardView(View):
+    """What the guard for models knows of an agent.
+
+    Attributes:
+        reading: How the predictions of the version in use compare with what came true; null until
+            there are enough outcomes.
+        taken_back: Versions that the guard took out of use, the newest last.
+        explanation: Why it took the last one; empty if it took none.
+        kept: Version that an operator keeps in use, which the guard leaves alone; null for none.
+    """
+
+    reading: ModelReading | None
+    taken_back: Sequence[str]
+    explanation: str
+    kept: str | None
+
+
 class ModelsView(View):
     """Kept versions of an agent's model, the last published first; *in_use* may be none of them."""
 
     agent: str
     in_use: str | None
     versions: Sequence[ModelView]
+    guard: ModelGuardView
 
 
 class SettingView(View):

@@ -17,6 +17,7 @@ from genesis_fp16.domain.moments import moment
 
 if TYPE_CHECKING:
     from genesis_fp16.daemon.models import AgentModels
+    from genesis_fp16.guard.models import WatchedAgent
     from genesis_fp16.plugins.model_versions import KeptVersion
 
 
@@ -31,15 +32,21 @@ app = typer.Typer(help="Kept versions of an agent's published model.", no_args_i
 
 @app.command("list")
 def list_versions(agent: str, as_json: JsonFlag = False) -> None:
-    """List the kept versions of AGENT's model: run, data, metrics, and which one is in use."""
+    """List the kept versions of AGENT's model, which one is in use, and how its predictions do."""
     from genesis_fp16.daemon.models import list_models
+    from genesis_fp16.guard.models import read_watched
 
     settings = load_location()
     with open_existing_store(settings) as store:
         name = check_agent_name(agent, store) or agent
-    models = list_models(settings, name)
+        kept = None if store is None else store.overrides.kept_models().get(name)
+    models, watched = list_models(settings, name), read_watched(settings.home.absolute(), name)
     if as_json:
-        print_json({"agent": name, "in_use": models.in_use, "versions": _as_json(models)})
+        reading = watched.reading and watched.reading.model_dump()
+        guard = {"reading": reading, "taken_back": watched.taken_back, "kept": kept}
+        guard["explanation"] = watched.explanation
+        versions = _as_json(models)
+        print_json({"agent": name, "in_use": models.in_use, "versions": versions, "guard": guard})
         return
     if not models.versions:
         typer.echo(f"no version of a model of {name} is kept: none was published yet")
@@ -50,6 +57,7 @@ def list_versions(agent: str, as_json: JsonFlag = False) -> None:
     )
     if models.in_use is None:
         print_line(f"the model of {name} in use is none of these")
+    _print_reading(watched, kept)
 
 
 @app.command("rollback")
@@ -103,6 +111,51 @@ def export(
     except (ModelFileError, OnnxExportError, OSError) as error:
         raise ModelExportError(f"the model of {name} was not exported: {error}") from error
     typer.echo(f"{target} holds the model of {name}, {description} describes its inputs")
+
+
+@app.command("keep")
+def keep(
+    agent: str,
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Let the guard leave AGENT's model in use alone, until another version is published."""
+    from genesis_fp16.cli.actor import actor
+    from genesis_fp16.daemon import models
+
+    settings, why = load_location(), check_reason(reason)
+    with open_store(settings) as store:
+        name = check_agent_name(agent, store) or agent
+        version = models.keep_in_use(settings, store, name, actor=actor(), reason=why)
+    if as_json:
+        print_json({"agent": name, "kept": version})
+        return
+    typer.echo(f"the guard leaves version {version} of {name} in use until another is published")
+
+
+def _print_reading(watched: WatchedAgent, kept: str | None) -> None:
+    reading = watched.reading
+    if watched.explanation:
+        print_line(f"the guard took version {watched.taken_back[-1]} back: {watched.explanation}")
+    if reading is None:
+        return
+    print_line(
+        f"in {reading.outcomes:,} outcomes, version {reading.version} has the log loss "
+        f"{reading.log_loss:.4f} ({reading.held_out_loss:.4f} held out, "
+        f"{reading.base_rate_loss:.4f} for the base rate); the evidence against it is "
+        f"{reading.evidence:.0%} of what the guard asks for"
+    )
+    more = {
+        "calibration error": reading.calibration_error,
+        "coverage of 90 % intervals": reading.coverage,
+        "input drift": reading.input_drift,
+        "gain over the agent's own order": reading.gain,
+    }
+    known = [f"{name} {value:.3f}" for name, value in more.items() if value is not None]
+    if known:
+        print_line(", ".join(known))
+    if kept == reading.version:
+        print_line("an operator keeps it in use: the guard leaves it alone")
 
 
 def _cells(version: KeptVersion, in_use: str | None) -> list[object]:

@@ -18,6 +18,7 @@ import structlog
 
 import genesis_fp16
 from genesis_fp16.daemon.control import ControlApi, reserve_address
+from genesis_fp16.daemon.guarded_models import GuardedModels
 from genesis_fp16.daemon.http import start_http
 from genesis_fp16.daemon.log import configure_logging, log_ignored_settings
 from genesis_fp16.daemon.prediction import PredictionService, check_predictor_tokens
@@ -112,7 +113,9 @@ def serve(settings: Settings) -> None:
         lock.begin(daemon.loop.executor.extend_lease)
         metrics.set_leader(True)
         daemon.start()
-        prediction = PredictionService(settings, daemon.known_agents, metrics.on_predictions)
+        guarded = GuardedModels(settings, store, metrics, daemon.may_run)
+        stack.enter_context(closing(guarded))
+        prediction = PredictionService(settings, daemon.known_agents, guarded.on_figures)
         stack.enter_context(closing(prediction))
         if settings.predict_shared and settings.shared_url is not None:
             bucket = Bucket(settings.shared_url).below(PLACE)
@@ -121,6 +124,7 @@ def serve(settings: Settings) -> None:
         def tick_services() -> None:
             control.tick()
             prediction.tick()
+            guarded.tick(daemon.loop.settings)
 
         _run_rounds(daemon, signals, lock, tick_services, readiness, notices)
     log.info("daemon_stopped")
@@ -345,6 +349,10 @@ class Daemon:
         self.metrics.set_store_up(not problem)
         self._update_metrics()
         return problem
+
+    def may_run(self, agent: str) -> bool:
+        """Whether a run of *agent* may be queued: it is ready and not paused."""
+        return agent in self._ready and not self._is_paused(agent)
 
     def has_scheduled_work(self) -> bool:
         """Whether the next round has runs or due times of the timetable to record."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from genesis_fp16.plugins.model_versions import (
     put_back,
     read_versions,
     version_in_use,
+    withdraw,
 )
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from genesis_fp16.store.decisions import Change
+from genesis_fp16.store.decisions import KEEP, Change
 from genesis_fp16.system.permissions import private_umask
 
 WAIT_SECONDS = 5.0  # for a run that is publishing
@@ -78,6 +80,70 @@ def roll_back(
             failed = f"failed: {error}"
             store.record_change(Change(actor, "models rollback", agent, failed, change))
             raise
+
+
+def take_back(
+    settings: Settings, agent: str, version: str, never_to: Collection[str]
+) -> str | None:
+    """Put the version in use that *version* replaced, or one before it, or none.
+
+    Never one that was published later, is damaged, or is in *never_to*.
+
+    Returns:
+        Id of the version in use now; None for none.
+
+    Raises:
+        ModelVersionError: A run publishes now, or *version* is not in use any more; nothing was
+            changed.
+        OSError: It could not be written.
+    """
+    folder = _folder(settings, agent)
+    with private_umask(settings.home.absolute()), publishing(folder, wait_seconds=0.0):
+        models = list_models(settings, agent, verify=False)
+        if models.in_use != version:
+            raise ModelVersionError(f"version {version} of {agent} is not in use any more")
+        damaged = set(never_to)
+        while (target := _earlier(models, version, damaged)) is not None:
+            try:
+                put_back(folder, target)
+            except ModelVersionError:
+                damaged.add(target)
+            else:
+                return target
+        withdraw(folder)
+    return None
+
+
+def _earlier(models: AgentModels, version: str, never_to: Collection[str]) -> str | None:
+    kept = {each.id: each for each in models.versions if each.facts is not None}
+    facts = kept[version].facts
+    while facts is not None and facts.replaced in kept:
+        before = kept[facts.replaced]
+        if before.facts is None or before.facts.published_at >= facts.published_at:
+            return None
+        if not before.problem and before.id not in never_to:
+            return before.id
+        facts = before.facts
+    return None
+
+
+def keep_in_use(settings: Settings, store: Store, agent: str, *, actor: str, reason: str) -> str:
+    """Let the guard leave the version in use alone, until another is published; audited.
+
+    Returns:
+        Id of the version.
+
+    Raises:
+        ModelVersionError: No kept version is in use.
+    """
+    in_use = list_models(settings, agent, verify=False).in_use
+    if in_use is None:
+        raise ModelVersionError(
+            f"no kept version of {agent} is in use, so there is nothing to keep: see genesis-fp16 "
+            f"models list {agent}"
+        )
+    store.record_change(Change(actor, KEEP, agent, reason, {"version": in_use}))
+    return in_use
 
 
 def _folder(settings: Settings, agent: str) -> Path:

@@ -95,6 +95,14 @@ class GuardSettings(BaseModel):
     """Whether, after a trip, FP32 may remain in some modules only, once a search has shown it."""
     guard_search_seconds: Hot[Seconds] = 300.0
     """Time of one search for these modules, in a process beside the training that goes on."""
+    model_guard_enabled: Hot[bool] = True
+    """Whether a model whose predictions no longer hold is replaced by the version before."""
+    model_guard_window: Hot[Annotated[int, Field(ge=5, le=10_000)]] = 25
+    """Number of outcomes in a window of the guard for models."""
+    model_guard_skill_loss: Hot[_Share] = 0.2
+    """Smallest share of its held-out skill that a model must have lost to be taken back."""
+    model_guard_false_alarm_outcomes: Hot[Annotated[int, Field(ge=1_000, le=10**12)]] = 500_000
+    """Mean number of outcomes, at least, in which a model that holds is taken back by mistake."""
     canary_share: Hot[Annotated[float, Field(ge=0, le=1)]] = 1.0
     """Share of each agent's runs that may use half precision; the others run in FP32."""
     canary_agents: Hot[AgentNames] = ""

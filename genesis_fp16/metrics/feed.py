@@ -17,6 +17,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from genesis_fp16.domain.guard import GuardState, Trigger
+from genesis_fp16.domain.model_reading import ModelReading
 from genesis_fp16.domain.predictor import (
     DECISION_KINDS,
     OUTCOME_STATES,
@@ -27,6 +28,7 @@ from genesis_fp16.domain.run import ACTIVE, TERMINAL, RunState
 from genesis_fp16.metrics.series import (
     CORRECTION_STATISTICS,
     NOT_ROLLBACKS,
+    PREDICTION_LOSSES,
     STEP_OUTCOMES,
     UNDERFLOW_KINDS,
     Series,
@@ -68,6 +70,7 @@ class Metrics:
         self._agents: set[str] = set()
         self._detailed: set[str] = set()  # agents
         self._asking: set[str] = set()  # agents that have asked the predictor
+        self._judged: set[str] = set()  # agents whose predictions were compared with outcomes
         self._guarded: set[str] = set()  # agents whose guard's state is shown
         self._paused: set[str] = set()  # agents that were ever shown as paused
         self._run_states: dict[str, tuple[str, RunState]] = {}
@@ -145,6 +148,29 @@ class Metrics:
             for label in labels:
                 family.labels(agent, label).inc(max(0, counts.get(label, 0)))
         series.prediction_seconds.labels(agent).add(figures.seconds, figures.seconds_sum)
+
+    def show_model(self, agent: str, reading: ModelReading) -> None:
+        """Show how an agent's model stands against what came true."""
+        series = self._series
+        if agent not in self._judged:
+            self._judged.add(agent)
+            series.create_judged(agent)
+        losses = (reading.log_loss, reading.held_out_loss, reading.base_rate_loss)
+        for kind, loss in zip(PREDICTION_LOSSES, losses, strict=True):
+            series.prediction_log_loss.labels(agent, kind).set(loss)
+        for gauge, value in (
+            (series.calibration_error, reading.calibration_error),
+            (series.interval_coverage, reading.coverage),
+            (series.input_drift, reading.input_drift),
+            (series.prediction_gain, reading.gain),
+            (series.model_evidence, reading.evidence),
+        ):
+            gauge.labels(agent).set(_number(value))
+
+    def model_taken_back(self, agent: str) -> None:
+        """Count a model that the guard took out of use; what it showed is shown no longer."""
+        self._series.models_taken_back.labels(agent).inc()
+        self._series.create_judged(agent)
 
     def _count_steps(self, agent: str, run_id: str, event: StepStats) -> None:
         series, exemplar = self._series, {"run_id": run_id}

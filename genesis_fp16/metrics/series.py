@@ -48,6 +48,7 @@ NOT_ROLLBACKS = (
     "device_unknown",
 )  # FP32 is a choice here
 ROLLBACK_REASONS = tuple(reason for reason in REASONS if reason not in NOT_ROLLBACKS)
+PREDICTION_LOSSES = ("live", "held_out", "base_rate")
 PRECISIONS = ("fp32", "fp16", "bf16")
 STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TRAINING_SECONDS = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
@@ -404,6 +405,47 @@ class Series:
             "genesis_outcomes_total", "Reports of what came of decisions", "state"
         )
 
+        self.prediction_log_loss = self._gauge(
+            "genesis_prediction_log_loss",
+            "Mean log loss of predictions in nats: of the last outcomes (live), of the groups held "
+            "out before the publication (held_out), and of the base rate on these (base_rate)",
+            "of",
+        )
+        self.calibration_error = self._gauge(
+            "genesis_prediction_calibration_error",
+            "Mean gap between predicted and observed success of the last outcomes",
+        )
+        self.interval_coverage = self._gauge(
+            "genesis_prediction_interval_coverage_ratio",
+            "Share of the last outcomes within their 90 % intervals",
+        )
+        self.input_drift = self._gauge(
+            "genesis_prediction_input_drift",
+            "Largest shift of a number among recent inputs, in standard deviations of the training",
+        )
+        self.prediction_gain = self._gauge(
+            "genesis_prediction_gain",
+            "Off-policy estimate of the reward of the model's choices above the agent's own order; "
+            "NaN where decisions do not explore enough",
+        )
+        self.model_evidence = self._gauge(
+            "genesis_model_guard_evidence",
+            "Evidence that predictions became worse, as a share of what takes a model back",
+        )
+        self.models_taken_back = self._counter(
+            "genesis_models_taken_back_total", "Models that the guard took out of use"
+        )
+
+    def create_judged(self, agent: str) -> None:
+        """Create the series of an agent whose predictions are compared with outcomes."""
+        for kind in PREDICTION_LOSSES:
+            self.prediction_log_loss.labels(agent, kind).set(math.nan)
+        for gauge in (
+            *(self.calibration_error, self.interval_coverage, self.input_drift),
+            *(self.prediction_gain, self.model_evidence),
+        ):
+            gauge.labels(agent).set(math.nan)
+
     def create_predictions(self, agent: str) -> None:
         """Create the series of an agent that asks, at 0."""
         for outcome in PREDICTION_OUTCOMES:
@@ -413,6 +455,7 @@ class Series:
             self.decisions.labels(agent, kind)
         for state in OUTCOME_STATES:
             self.outcomes.labels(agent, state)
+        self.models_taken_back.labels(agent)
 
     def _declare_daemon(self) -> None:
         counter = partial(Counter, registry=self._daemon)

@@ -266,6 +266,22 @@ def put_back(agent_folder: Path, version_id: str) -> ModelVersion:
     return version
 
 
+def withdraw(agent_folder: Path) -> None:
+    """Leave no model in use; what is in use must be kept as a version. Call it while `publishing`.
+
+    Files go in the reverse order of their writing: an agent whose last file names the others has
+    no model from the first moment on.
+
+    Raises:
+        OSError: A file could not be removed.
+    """
+    folder = agent_folder / PUBLISHED
+    for name in reversed(describe_published(agent_folder)):
+        (folder / name).unlink(missing_ok=True)
+    _remove_empty(folder)
+    flush_folder(folder)
+
+
 def find_version(agent_folder: Path, version_id: str) -> ModelVersion:
     """The version, with all its files as they were.
 

@@ -88,7 +88,6 @@ class Judge:
                 judged[agent] = result
         return judged
 
-    @torch.inference_mode()
     def _judge(
         self, agent: str, version: str, model: WorldModel, seen: Sequence[_Seen]
     ) -> JudgedOutcomes | None:
@@ -97,35 +96,15 @@ class Judge:
             return None
         spec = fitted.spec
         usable = [one for one in seen if transition_problem(spec, one.transition) is None]
-        if not usable:
-            return None
         transitions = [one.transition for one in usable]
-        predicted = fitted.predict_transitions(transitions)
-        outcomes = fitted.codec.outcomes(transitions)
-        nll_N = row_nll(predicted, outcomes, fitted.codec)
+        judged = judge_rows(fitted, reference, version, transitions)
+        if judged is None:
+            return None
         drift = self._drift.get(agent)
         if drift is None or drift.version != version:
             drift = self._drift[agent] = _InputDrift(version)
         drift.add(fitted.encoder.standardised_observations([t.observation for t in transitions]))
-        judged = JudgedOutcomes(
-            version=version,
-            held_out_loss=reference.loss,
-            base_rate_loss=reference.base_rate,
-            count=len(usable),
-            loss_sum=float(nll_N.sum()),
-            evidence=reference.evidence(nll_N),
-            input_drift=drift.largest,
-        )
-        for name in fitted.codec.heads:
-            distribution = predicted[name]
-            if isinstance(distribution, BoxDistribution):
-                _add_coverage(judged, fitted, name, distribution, outcomes[name])
-        if fitted.codec.success_label is not None:
-            name, label = fitted.codec.success_label
-            distribution = predicted[name]
-            if isinstance(distribution, DiscreteDistribution):
-                happened_N = outcomes[name] == label
-                _add_calibration(judged, distribution.probabilities[:, label], happened_N)
+        judged.input_drift = drift.largest
         for one in usable:
             _add_policies(judged.policies, one, fitted)
         return judged
@@ -201,6 +180,41 @@ class _InputDrift:
             return 0.0
         deviation_K = (self._square_K - self._mean_K.square()).clamp(min=0.0).sqrt()
         return float(torch.maximum(self._mean_K.abs(), (deviation_K - 1.0).abs()).max())
+
+
+@torch.inference_mode()
+def judge_rows(
+    fitted: FittedModel, reference: HeldOut, version: str, transitions: Sequence[Transition]
+) -> JudgedOutcomes | None:
+    """Compare what came true in *transitions*, which fit the spec, with what *fitted* predicts.
+
+    None if there are none.
+    """
+    if not transitions:
+        return None
+    predicted = fitted.predict_transitions(transitions)
+    outcomes = fitted.codec.outcomes(transitions)
+    nll_N = row_nll(predicted, outcomes, fitted.codec)
+    judged = JudgedOutcomes(
+        version=version,
+        held_out_loss=reference.loss,
+        base_rate_loss=reference.base_rate,
+        count=len(transitions),
+        loss_sum=float(nll_N.sum()),
+        evidence=reference.evidence(nll_N),
+        policies=PolicySums(),
+    )
+    for name in fitted.codec.heads:
+        distribution = predicted[name]
+        if isinstance(distribution, BoxDistribution):
+            _add_coverage(judged, fitted, name, distribution, outcomes[name])
+    if fitted.codec.success_label is not None:
+        name, label = fitted.codec.success_label
+        distribution = predicted[name]
+        if isinstance(distribution, DiscreteDistribution):
+            happened_N = outcomes[name] == label
+            _add_calibration(judged, distribution.probabilities[:, label], happened_N)
+    return judged
 
 
 def _seen(log: Path, record: LogRecord) -> _Seen | None:

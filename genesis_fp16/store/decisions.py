@@ -27,6 +27,8 @@ from genesis_fp16.store.rows import RowReader, is_number
 from genesis_fp16.store.schema import audit, guard_decisions, overrides
 from infrastructure.agent_contract.agent import AGENT_NAME
 
+KEEP = "models keep"  # the change by which an operator keeps a version in use
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnreadableOverride(Override):
@@ -138,6 +140,13 @@ class Overrides:
         query = select(audit).order_by(audit.c.id.desc()).limit(limit)
         with read_connection(self._engine) as connection:
             return self._as_changes(connection.execute(query).mappings())
+
+    def kept_models(self) -> dict[str, str]:
+        """Agent to the version of its model that an operator last kept in use."""
+        query = select(audit.c.subject, audit.c.details).where(audit.c.action == KEEP)
+        with read_connection(self._engine) as connection:
+            rows = connection.execute(query.order_by(audit.c.id)).all()
+        return {agent: str(details["version"]) for agent, details in rows if "version" in details}
 
     def _with_ids(self, connection: Connection) -> list[tuple[int, Override]]:
         """Overrides in force with the ids of their rows."""

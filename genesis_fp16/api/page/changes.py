@@ -14,7 +14,7 @@ from genesis_fp16.api.readings import Readings
 from genesis_fp16.api.routes.parameters import AgentName, CallerHere, ReadingsHere, RunId
 from genesis_fp16.api.routes.precision import end_rollback
 from genesis_fp16.daemon import operator
-from genesis_fp16.daemon.models import roll_back
+from genesis_fp16.daemon.models import keep_in_use, roll_back
 from genesis_fp16.domain.pause import Pause
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.reason import one_line
@@ -151,6 +151,18 @@ def roll_back_model(
         reason=_reason(request),
     )
     return go_to(f"/agents/{name}", "model")
+
+
+@router.post("/agents/{name}/models/keep")
+def keep_model(
+    request: Request, name: AgentName, readings: ReadingsHere, caller: CallerHere
+) -> Response:
+    """Let the guard leave the agent's model in use alone."""
+    readings.check_agent(name)
+    keep_in_use(
+        readings.settings, readings.store, name, actor=caller.actor, reason=_reason(request)
+    )
+    return go_to(f"/agents/{name}", "model-kept")
 
 
 @router.post("/pause")

@@ -85,6 +85,7 @@ def show_one_agent(request: Request, name: AgentName, readings: ReadingsHere) ->
         own_pause=next((pause for pause in view.pauses if pause.agent == name), None),
         compared=compare(readings.outcomes(name)),
         models=list_models(readings.settings, name, verify=False),
+        model_guard=readings.model_guard(name),
         mismatch=readings.mismatches(name)[-MISMATCHES_SHOWN:][::-1],
     )
 

@@ -32,6 +32,7 @@ _DONE = {
     "probation": "The rollback has ended: half precision is tried again, on probation.",
     "not-tripped": "The guard had not tripped.",
     "model": "The earlier model is in use.",
+    "model-kept": "The guard leaves this model in use.",
     "paused": "Paused: no run starts until it is resumed.",
     "resumed": "Resumed.",
     "not-paused": "It was not paused.",

@@ -22,6 +22,7 @@ from genesis_fp16.domain.pause import PausesInForce, pauses_of
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.domain.schedule import local_due
 from genesis_fp16.guard.evidence import EvidenceError, read_evidence
+from genesis_fp16.guard.models import read_watched
 from genesis_fp16.plugins.model_versions import KeptVersion
 from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.runs.outcome_counts import OutcomeCounts
@@ -313,6 +314,17 @@ class Readings:
             agent=agent,
             in_use=agent_models.in_use,
             versions=[_model(version, agent_models.in_use) for version in agent_models.versions],
+            guard=self.model_guard(agent),
+        )
+
+    def model_guard(self, agent: str) -> views.ModelGuardView:
+        """What the guard for models knows of the agent."""
+        watched = read_watched(self.home, agent)
+        return views.ModelGuardView(
+            reading=watched.reading,
+            taken_back=watched.taken_back,
+            explanation=watched.explanation,
+            kept=self.store.overrides.kept_models().get(agent),
         )
 
     # The service

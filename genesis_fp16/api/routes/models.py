@@ -31,6 +31,22 @@ def list_models(name: AgentName, readings: ReadingsHere) -> views.ModelsView:
     return readings.models(name)
 
 
+@router.post("/agents/{name}/models/keep")
+def keep(
+    name: AgentName, change: Change, readings: ReadingsHere, caller: CallerHere
+) -> views.ModelsView:
+    """Let the guard leave the version in use alone, until another one is published."""
+    readings.check_agent(name)
+    models.keep_in_use(
+        readings.settings,
+        readings.store,
+        name,
+        actor=caller.actor,
+        reason=one_line(change.reason),
+    )
+    return readings.models(name)
+
+
 @router.post("/agents/{name}/models/rollback")
 def roll_back(
     name: AgentName, change: RollBack, readings: ReadingsHere, caller: CallerHere

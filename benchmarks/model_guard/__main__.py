@@ -1,0 +1,179 @@
+"""Run it: ``python -m benchmarks.model_guard``.
+
+Each trial fits and publishes a model as a run does, by the gate's own metrics, and shows the
+predictor's judge and the daemon's guard what comes true: once from rows that nothing has seen
+(healthy), once with a drift planted after the first of them. Of the inputs, one is changed that is
+drawn among those whose change costs at least a fifth of the held-out skill, measured on all drifted
+rows; where none does, the trial is left out, and printed. Sets of the report only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.model_guard.drift import KINDS, Rows, changes
+from benchmarks.world_model.catalogue import DATA_SETS
+from genesis_fp16.domain.guard import GuardSettings
+from genesis_fp16.domain.predictor import JudgedOutcomes
+from genesis_fp16.guard.models.watch import ModelWatch
+from genesis_fp16.predictor.judge import HeldOut, judge_rows
+from infrastructure.world_model import EnsembleNetwork, WorldModel
+from infrastructure.world_model.fitting import FittedModel, prepare_training_data
+from infrastructure.world_model.fitting.scoring import row_nll
+from infrastructure.world_model_agent.publication import gate_publication
+
+SETS = ("fair", "sms_spam", "diamonds", "computers", "randhie")
+TUNING_SETS = ("hotel_rates", "budget_food", "deliveries", "saratoga", "hpc_data")
+TRAINED_ROWS = 2500
+BEFORE, WITHIN, STEP = 200, 500, 10  # outcomes before the drift, after it, and in a report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A model with what the gate measured."""
+
+    model: FittedModel
+    reference: HeldOut
+    fresh: Rows
+    target: str
+
+
+def publish(name: str, seed: int) -> Published | None:
+    """Fit a model on a set; None if the gate refuses it."""
+    recording = DATA_SETS[name].record(seed, TRAINED_ROWS)
+    if len(recording.fresh) < BEFORE + WITHIN:  # a small set
+        rows = len(recording.transitions) + len(recording.fresh)
+        recording = DATA_SETS[name].record(seed, rows - BEFORE - WITHIN)
+    data = prepare_training_data(recording.spec, recording.transitions)
+    model = WorldModel(recording.spec, seed=seed)
+    model.fit(data, device="cpu", precision="fp32")
+    if model.fitted_model is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        ensemble = model.fitted_model.ensemble
+        decision = gate_publication(data, ensemble, Path(folder), EnsembleNetwork)
+    reference = HeldOut.of(decision.metrics)
+    if not decision.published or reference is None:
+        return None
+    return Published(
+        model=decision.candidate,
+        reference=reference,
+        fresh=recording.fresh,
+        target=recording.target,
+    )
+
+
+def acted_after(published: Published, rows: Rows, settings: GuardSettings) -> int | None:
+    """Number of outcomes after which the guard takes the model back; None if it does not."""
+    watch = ModelWatch(
+        version="v",
+        held_out_loss=published.reference.loss,
+        base_rate_loss=published.reference.base_rate,
+    )
+    for start in range(0, len(rows), STEP):
+        judged: JudgedOutcomes | None = judge_rows(
+            published.model, published.reference, "v", rows[start : start + STEP]
+        )
+        if judged is not None and watch.add(judged, settings) and watch.has_failed(settings):
+            return start + STEP
+    return None
+
+
+def cost(published: Published, rows: Rows) -> float:
+    """Share of the held-out skill that is lost on *rows*."""
+    codec, reference = published.model.codec, published.reference
+    with torch.inference_mode():
+        predicted = published.model.predict_transitions(rows)
+        loss = float(row_nll(predicted, codec.outcomes(rows), codec).mean())
+    return (loss - reference.loss) / (reference.base_rate - reference.loss)
+
+
+def trial(name: str, seed: int, kind: str, settings: GuardSettings) -> dict[str, Any] | None:
+    """One model, healthy and with drift."""
+    published = publish(name, seed)
+    if published is None or len(published.fresh) < BEFORE + WITHIN - STEP:
+        return None
+    source, fresh = random.Random(seed), published.fresh
+    before, after = fresh[:BEFORE], fresh[BEFORE:]
+    drifted = {
+        field: change(after, source)
+        for field, change in changes(kind, published.model.spec, published.target, fresh).items()
+    }
+    costs = {field: cost(published, rows) for field, rows in drifted.items()}
+    if not costs:
+        return None
+    costly = [field for field in costs if costs[field] >= settings.model_guard_skill_loss]
+    field = source.choice(costly) if costly else max(costs, key=costs.__getitem__)
+    noticed = acted_after(published, [*before, *drifted[field][:WITHIN]], settings)
+    reference = published.reference
+    return {
+        "set": name,
+        "seed": seed,
+        "kind": kind,
+        "field": field,
+        "cost": costs[field],
+        "skill": (reference.base_rate - reference.loss) / reference.deviation,
+        "healthy": acted_after(published, fresh, settings),
+        "healthy_rows": len(fresh),
+        "healthy_cost": cost(published, fresh),
+        "drift": None if noticed is None else noticed - BEFORE,
+    }
+
+
+def describe(result: Mapping[str, Any]) -> str:
+    """A trial in a line."""
+    where = f"{result['set']} {result['seed']}, {result['kind']}, {result['field']}"
+    return (
+        f"{where}: costs {result['cost']:.0%} of a skill of {result['skill']:.2f} standard "
+        f"deviations, acted after {result['drift']}; healthy, {result['healthy_rows']} rows that "
+        f"cost {result['healthy_cost']:.0%}: {result['healthy']}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print each trial and the totals."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--each", type=int, default=20, help="drifts of each kind")
+    parser.add_argument("--first-seed", type=int, default=1000)
+    parser.add_argument("--tuning", action="store_true", help="on the sets for tuning")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    settings, began = GuardSettings(), time.process_time()
+    sets = TUNING_SETS if given.tuning else SETS
+    done = list[dict[str, Any]]()
+    for kind in KINDS:
+        count, seed = 0, given.first_seed
+        while count < given.each and seed < given.first_seed + 4 * given.each:
+            result = trial(sets[seed % len(sets)], seed, kind, settings)
+            seed += 1
+            if result is None:
+                continue
+            print(describe(result), flush=True)
+            if result["cost"] >= settings.model_guard_skill_loss:
+                count += 1
+                done.append(result)
+    for kind in KINDS:
+        of_kind = [each for each in done if each["kind"] == kind]
+        acted = [each for each in of_kind if isinstance(each["drift"], int) and each["drift"] > 0]
+        print(f"{kind}: acted in {len(acted)} of {len(of_kind)} within {WITHIN} outcomes")
+    for low, high in ((0.2, 0.5), (0.5, 1.0), (1.0, float("inf"))):
+        some = [each for each in done if low <= each["cost"] < high]
+        acted = [each for each in some if isinstance(each["drift"], int) and each["drift"] > 0]
+        print(f"cost of {low:g} to {high:g} of the skill: {len(acted)} of {len(some)}")
+    false = [each for each in done if each["healthy"] is not None]
+    early = [each for each in done if isinstance(each["drift"], int) and each["drift"] <= 0]
+    print(f"healthy: acted in {len(false)} of {len(done)}; before a drift: {len(early)}")
+    print(f"{time.process_time() - began:.0f} CPU s")
+
+
+if __name__ == "__main__":
+    main()
