@@ -338,4 +338,41 @@ PANELS = (
             ),
         ],
     ),
+    Lines(
+        title="Log loss of predictions",
+        why="Of the last outcomes, beside what it was on held-out groups and what the base rate "
+        "has there, in nats.",
+        queries=[
+            Query(expr='genesis_prediction_log_loss{agent=~"$agent"}', legend="{{of}}"),
+        ],
+    ),
+    Lines(
+        title="Inputs and calibration",
+        why="Gap between predicted and observed success; share of outcomes outside their 90 % "
+        "intervals; largest shift of an input in standard deviations.",
+        queries=[
+            Query(
+                expr='genesis_prediction_calibration_error{agent=~"$agent"}',
+                legend="calibration error",
+            ),
+            Query(
+                expr='1 - genesis_prediction_interval_coverage_ratio{agent=~"$agent"}',
+                legend="outside the interval",
+            ),
+            Query(expr='genesis_prediction_input_drift{agent=~"$agent"}', legend="input drift"),
+        ],
+    ),
+    Lines(
+        title="Worth of the model",
+        why="Estimated gain in reward over the agent's own order, and the evidence that the model "
+        "became worse: at 1 the guard takes it back.",
+        queries=[
+            Query(expr='genesis_prediction_gain{agent=~"$agent"}', legend="gain"),
+            Query(expr='genesis_model_guard_evidence{agent=~"$agent"}', legend="evidence"),
+            Query(
+                expr='increase(genesis_models_taken_back_total{agent=~"$agent"}[$__rate_interval])',
+                legend="taken back",
+            ),
+        ],
+    ),
 )

@@ -11,6 +11,7 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from genesis_fp16.cli.app import app
+from genesis_fp16.domain.model_reading import ModelReading
 from genesis_fp16.domain.predictor import AgentFigures
 from genesis_fp16.metrics import Metrics
 from genesis_fp16.metrics.series import CORRECTION_STATISTICS
@@ -173,6 +174,9 @@ def _declared() -> dict[str, tuple[str, set[str], str]]:
     steps = StepStats(step=0, loss_scale=1.0, precision="fp32", parts=parts)
     metrics.on_event("an-agent", "a-run", steps)
     metrics.on_predictions("an-agent", AgentFigures())
+    losses = {"log_loss": 0.0, "held_out_loss": 0.0, "base_rate_loss": 0.0}
+    reading = ModelReading(version="v", outcomes=1, skill_lost=0.0, evidence=0.0, **losses)
+    metrics.show_model("an-agent", reading)
     declared = {}
     for family in registry.collect():
         if family.name.startswith("process_"):

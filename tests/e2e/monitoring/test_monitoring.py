@@ -102,7 +102,7 @@ def test_every_query_has_an_answer_that_moves(storm: Any) -> None:
     of_policies = {expr for uid, expr in _queries() if uid == "genesis-policies"}
     zero -= EITHER.keys()
     of_parts = {expr for _, expr in _queries() if "genesis_part_" in expr}
-    predicted = re.compile(r"genesis_(prediction|decisions|outcomes)")
+    predicted = re.compile(r"genesis_(prediction|decisions|outcomes|model)")
     of_predictor = {expr for _, expr in _queries() if predicted.search(expr)}
     nobody = "no agent here has a policy that generates its data, has a job of parts, or asks"
     assert zero == ZERO.keys() | of_policies | of_parts | of_predictor, nobody
@@ -138,5 +138,6 @@ def test_a_dashboard_can_be_drawn(storm: Any) -> None:
     empty = [axes.get_title("left") for axes in figure.axes if axes.texts]
     whole = [title for title in empty if not title.endswith("by part")]  # no job here has parts
     nobody_asks = ["Predictions asked for", "Time of a prediction", "Decisions and outcomes"]
+    nobody_asks += ["Log loss of predictions", "Inputs and calibration", "Worth of the model"]
     assert whole == ["GPU memory", *nobody_asks], "there is no GPU, and no agent asks"
     figure.savefig(io.BytesIO(), dpi=30)  # pixels cost seconds

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from genesis_fp16.domain.model_reading import ModelReading
+from genesis_fp16.guard.models import WatchedAgent
+from genesis_fp16.guard.models.watch import path_of
 from genesis_fp16.plugins.model_versions import (
     DataFacts,
     ModelVersion,
@@ -72,3 +75,27 @@ def test_wrong_names_and_missing_reasons_are_refused(ask: Ask, store: Store) -> 
     refused = ask("models", "rollback", "se-darwin", "--reason", "x")
     assert "no other version" in str(refused.exception)
     assert store.overrides.audit() == []
+
+
+@pytest.mark.usefixtures("store")
+def test_the_guard_is_shown_and_told_to_keep_a_version(
+    ask: Ask, ask_json: Callable[..., object], agent: Path
+) -> None:
+    losses = {"log_loss": 0.9, "held_out_loss": 0.5, "base_rate_loss": 0.8}
+    reading = ModelReading(
+        version="r2", outcomes=1250, skill_lost=1.3, evidence=0.4, coverage=0.71, **losses
+    )
+    explanation = "the predictions of version r3 no longer hold"
+    watched = WatchedAgent(reading=reading, taken_back=["r3"], explanation=explanation)
+    path = path_of(agent.parent.parent, "se-darwin")
+    path.parent.mkdir()
+    path.write_text(watched.model_dump_json())
+    assert ask("models", "keep", "se-darwin", "--reason", "mine").exit_code == 0
+    text = " ".join(ask("models", "list", "se-darwin").stdout.split())
+    assert "the guard took version r3 back: the predictions of version r3 no longer hold" in text
+    assert "in 1,250 outcomes, version r2 has the log loss 0.9000 (0.5000 held out" in text
+    assert "40% of what the guard asks for" in text
+    assert "coverage of 90 % intervals 0.710" in text
+    assert "an operator keeps it in use" in text
+    guard = ask_json("models", "list", "se-darwin")["guard"]
+    assert (guard["kept"], guard["taken_back"], guard["reading"]["evidence"]) == ("r2", ["r3"], 0.4)

@@ -86,3 +86,45 @@ def test_a_run_that_publishes_comes_first(
     versions = models.list_models(home_settings, "a").versions
     assert version_in_use(agent, versions) == "r3"
     assert store.overrides.audit() == []
+
+
+def test_a_version_is_taken_back_to_the_one_before_and_at_last_to_none(
+    home_settings: Settings, store: Store, agent: Path
+) -> None:
+    assert models.take_back(home_settings, "a", "r3", ()) == "r2"
+    assert (agent / "published" / "model.bin").read_text() == "model 2"
+    with pytest.raises(ModelVersionError, match="r3 of a is not in use"):
+        models.take_back(home_settings, "a", "r3", ())
+    assert models.take_back(home_settings, "a", "r2", ("r3",)) == "r1"
+    assert models.take_back(home_settings, "a", "r1", ("r3", "r2")) is None
+    assert describe_published(agent) == {}
+    assert models.list_models(home_settings, "a").in_use is None
+    roll_back = models.roll_back(home_settings, store, "a", "r3", actor="ann", reason="odd")
+    assert roll_back.id == "r3", "what was taken back is kept"
+
+
+def test_nothing_comes_back_that_is_damaged_or_was_taken_back(
+    home_settings: Settings, agent: Path
+) -> None:
+    (agent / "versions" / "r2" / "files" / "model.bin").write_text("MODEL 2")  # the same size
+    assert models.take_back(home_settings, "a", "r3", ()) == "r1"
+    with publishing(agent, wait_seconds=0.0), pytest.raises(ModelVersionError, match="publishing"):
+        models.take_back(home_settings, "a", "r1", ())
+    assert models.take_back(home_settings, "a", "r1", ()) is None
+
+
+def test_a_version_is_never_taken_forward(home_settings: Settings, store: Store, agent: Path):
+    models.roll_back(home_settings, store, "a", "r1", actor="ann", reason="odd")
+    assert models.take_back(home_settings, "a", "r1", ()) is None
+    assert describe_published(agent) == {}
+
+
+def test_an_operator_keeps_the_version_in_use(
+    home_settings: Settings, store: Store, agent: Path
+) -> None:
+    assert store.overrides.kept_models() == {}
+    assert models.keep_in_use(home_settings, store, "a", actor="ann", reason="mine") == "r3"
+    assert store.overrides.kept_models() == {"a": "r3"}
+    models.take_back(home_settings, "a", "r3", ("r1", "r2"))
+    with pytest.raises(ModelVersionError, match="no kept version of a is in use"):
+        models.keep_in_use(home_settings, store, "a", actor="ann", reason="mine")
