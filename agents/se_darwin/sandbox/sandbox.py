@@ -56,6 +56,7 @@ class Sandbox:
         parallel: Number of candidates that run at the same time.
         files: Whether each candidate has a private folder, a small file system in memory that
             vanishes with it, if the host can confine it there.
+        hash_seed: Seed of the hashes of texts, which decide the order of sets.
 
     Attributes:
         folder: Working folder, removed by `close`; candidates run in an empty folder inside it.
@@ -73,6 +74,7 @@ class Sandbox:
         limits: Limits | None = None,
         parallel: int = 2,
         files: bool = False,
+        hash_seed: int = 0,
     ) -> None:
         if sys.platform != "linux":
             raise SandboxUnavailableError([f"{sys.platform} has no Linux isolation"], {})
@@ -81,6 +83,8 @@ class Sandbox:
         self._modules = sorted({*_ALWAYS, *modules})
         self._packages = tuple(map(str, packages))
         self._parallel, self._private_folders = parallel, parallel if files else 0
+        self._hash_seed = hash_seed
+        self._others: dict[int, Sandbox] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="se-darwin-"))
         self._empty = self.folder / "empty"
         self._empty.mkdir(mode=0o555)
@@ -311,6 +315,23 @@ class Sandbox:
                 messages += [message] if isinstance(message, list) else []
         return messages
 
+    def with_hash_seed(self, seed: int) -> Sandbox:
+        """Return a sandbox like this one in which sets have another order; `close` closes it.
+
+        Raises:
+            SandboxUnavailableError: It cannot be opened.
+        """
+        if seed not in self._others:
+            self._others[seed] = Sandbox(
+                modules=self._modules,
+                packages=[Path(folder) for folder in self._packages],
+                limits=self.limits,
+                parallel=1,
+                files=bool(self._private_folders),
+                hash_seed=seed,
+            )
+        return self._others[seed]
+
     @contextlib.contextmanager
     def until(self, deadline: float) -> Iterator[None]:
         """Let no program run longer than to *deadline*, of `time.monotonic`, within the block.
@@ -334,6 +355,7 @@ class Sandbox:
         if more:
             self._modules = sorted({*self._modules, *more})
             self._start_again()
+            self._close_others()
         return bool(more)
 
     def collect(self, suite: PytestSuite, *, function: str, limits: Limits) -> PytestSuite:
@@ -401,6 +423,11 @@ class Sandbox:
             os.close(self._suite_fd)
             self._suite_fd = -1
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._close_others()
+
+    def _close_others(self) -> None:
+        while self._others:
+            self._others.popitem()[1].close()
 
     def __enter__(self) -> Sandbox:
         return self
@@ -420,6 +447,7 @@ class Sandbox:
             private_folders=self._private_folders,
             suite_file=self._suite_fd,
             working_folder=self._empty,
+            hash_seed=self._hash_seed,
         )
 
     def _probe_escapes(self) -> None:

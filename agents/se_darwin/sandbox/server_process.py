@@ -19,7 +19,7 @@ from agents.se_darwin.sandbox.execution import End
 START_SECONDS = 30.0
 """Maximum time in which a server imports its modules and reports."""
 
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1"}
 # A process with threads, which some packages start when they are imported, enters no namespace.
 _ENVIRONMENT |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
@@ -72,6 +72,7 @@ class ServerProcess:
         suite_file: Descriptor of the file with the test suite. The server opens its own one, which
             it can only read.
         working_folder: Folder in which candidates without a private folder run.
+        hash_seed: Seed of the hashes of texts, which decide the order of sets.
 
     Attributes:
         pid: Process id, and the id of the process group.
@@ -90,6 +91,7 @@ class ServerProcess:
         private_folders: int,
         suite_file: int,
         working_folder: Path,
+        hash_seed: int = 0,
     ) -> None:
         bare = [sys.executable, "-s", "-S", "-c", _BOOT, str(_PACKAGE_FOLDER)]
         own_suite_file = os.open(f"/proc/self/fd/{suite_file}", os.O_RDONLY)
@@ -101,7 +103,7 @@ class ServerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=working_folder,
-                env=_ENVIRONMENT,
+                env={**_ENVIRONMENT, "PYTHONHASHSEED": str(hash_seed)},
                 start_new_session=True,
                 bufsize=0,
                 pass_fds=[own_suite_file],

@@ -50,6 +50,7 @@ SPLIT = (
     "coverage_runs",
     "minimising",
     "proposed",
+    "order_dependent",
 )
 
 
@@ -97,7 +98,8 @@ class Evolution:
         split: What was run and what was not, by the names in `SPLIT`: candidates with one, two or
             more edits, and unions of two programs; duplicates, which equal a program that was run
             and were skipped; programs that were run once more to see which lines they run;
-            programs that were run to minimise a repair; and candidates of other proposers.
+            programs that were run to minimise a repair; candidates of other proposers; and
+            candidates that pass every test under one order of sets only.
         proposals: The proposers.
     """
 
@@ -257,6 +259,7 @@ class Evolution:
         for step in refine(repaired.edits):
             source = self._task.space.program(step.edits)
             [child] = self._run([(step.edits, source)])
+            child = self._task.check_order(self._sandbox, child)
             self.split["minimising"] += 1
             if child.score >= repaired.score:
                 return self.minimise(child)
@@ -267,6 +270,7 @@ class Evolution:
         is_proposal, is_union = choice.branch.is_proposal, step.operator == "recombination"
         kind = SPLIT[3 if is_union else min(3, len(step.edits)) - 1]
         self.split["proposed" if is_proposal else kind] += 1
+        self.split["order_dependent"] += child.depends_on_order
         best = self.archive.best.score
         is_kept = self.archive.add(child, parent)
         gain = (self.archive.best.score - best) / ((1.0 - self._root.score) or 1.0)

@@ -39,6 +39,7 @@ from agents.se_darwin.solution.imports import (
 )
 from agents.se_darwin.solution.preparation import prepare_task
 from agents.se_darwin.tasks import RepairTask
+from agents.se_darwin.tasks.set_order import HASH_SEEDS
 
 MAX_TIMEOUT_SECONDS = 3600.0
 
@@ -309,6 +310,7 @@ class EvolutionRequest(BaseModel):
             tests=tuple(test.case() for test in self.tests),
             hidden_tests=tuple(test.case() for test in self.hidden_tests),
             limits=limits,
+            hash_seeds=HASH_SEEDS,
         )
         return prepare_task(
             task, self._suite(), sandbox, most=limits, in_one_process=self._shares_process()

@@ -27,6 +27,8 @@ class Evaluation:
         symptoms: Short description of the failure, by failed test.
         wanted: Canonical texts of the values that failed tests expected, as far as they are known.
         got: Canonical texts of the values that they got instead.
+        depends_on_order: Whether it passes every test under one order of sets and fails some under
+            another one, whose results these are.
     """
 
     edits: frozenset[Edit]
@@ -36,6 +38,7 @@ class Evaluation:
     symptoms: tuple[str, ...]
     wanted: tuple[str, ...] = ()
     got: tuple[str, ...] = ()
+    depends_on_order: bool = False
 
     @classmethod
     def of(

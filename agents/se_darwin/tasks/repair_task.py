@@ -10,6 +10,7 @@ from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.fork_server.wire import Call, ProgramNames, Wire
 from agents.se_darwin.sandbox import Execution, Limits, PytestSuite, Sandbox, TestCase
 from agents.se_darwin.tasks.evaluation import Evaluation
+from agents.se_darwin.tasks.set_order import uses_sets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +31,7 @@ class RepairTask:
         suite: Test suite whose checks are *tests*; None if *tests* are plain calls.
         given: Evaluation of the program of *space*, with its lines, if it has been run already with
             these tests within its process.
+        hash_seeds: Seeds of hashes under which a program with sets must pass the tests, too.
     """
 
     name: str
@@ -43,6 +45,7 @@ class RepairTask:
     limits: Limits | None = None
     suite: PytestSuite | None = None
     given: Evaluation | None = None
+    hash_seeds: tuple[int, ...] = ()
 
     @property
     def within(self) -> RepairTask:
@@ -101,16 +104,39 @@ class RepairTask:
         ]
         for index, screened in enumerate(evaluations):
             if screened.fixed:
-                [alone] = self.evaluate(sandbox, [programs[index]])
-                outputs = alone.execution.outputs
-                unsendable = all(
-                    passed or (output is not None and output.kind == "strange")
-                    for passed, output in zip(alone.passed, outputs, strict=True)
-                )
-                if self.suite is not None and unsendable and not alone.fixed:
-                    [alone] = self.within.evaluate(sandbox, [programs[index]])
-                evaluations[index] = alone
+                alone = self._run_alone(sandbox, programs[index])
+                evaluations[index] = self.check_order(sandbox, alone)
         return evaluations
+
+    def check_order(self, sandbox: Sandbox, repair: Evaluation) -> Evaluation:
+        """Run *repair* under the other `hash_seeds` if it passes every test and has sets.
+
+        Returns:
+            *repair*, or the evaluation under a seed with which it fails a test.
+        """
+        if not repair.fixed or not any(map(uses_sets, self._sources(repair.source))):
+            return repair
+        for seed in self.hash_seeds:
+            other = self._run_alone(sandbox.with_hash_seed(seed), (repair.edits, repair.source))
+            if not other.fixed:
+                return replace(other, depends_on_order=True)
+        return repair
+
+    def _sources(self, source: str) -> list[str]:
+        own_modules = self.suite.program.own_modules.values() if self.suite is not None else ()
+        return [source, *own_modules]
+
+    def _run_alone(self, sandbox: Sandbox, program: tuple[frozenset[Edit], str]) -> Evaluation:
+        """Evaluate *program* as `screen` confirms it."""
+        [alone] = self.evaluate(sandbox, [program])
+        outputs = alone.execution.outputs
+        unsendable = all(
+            passed or (output is not None and output.kind == "strange")
+            for passed, output in zip(alone.passed, outputs, strict=True)
+        )
+        if self.suite is not None and unsendable and not alone.fixed:
+            [alone] = self.within.evaluate(sandbox, [program])
+        return alone
 
     def record(self, sandbox: Sandbox, source: str) -> list[tuple[int, Call]]:
         """Return the calls that the tests make of *source*, each with the number of its test.

@@ -1,0 +1,32 @@
+"""Whether what a program does can depend on the order of sets."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+HASH_SEEDS = (1, 2)
+"""Seeds of hashes, besides that of the search, under which a repair must pass every test."""
+_NAMES = {"set", "frozenset", "hash", "Set", "FrozenSet", "MutableSet"}
+_VIEWS = {"keys", "items"}
+
+
+@lru_cache(maxsize=256)
+def uses_sets(source: str) -> bool:
+    """Whether *source* contains a set or a hash, or computes with the keys of a mapping."""
+    return any(map(_is_of_sets, ast.walk(ast.parse(source))))
+
+
+def _is_of_sets(node: ast.AST) -> bool:
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    if isinstance(node, ast.Name):
+        return node.id in _NAMES
+    if isinstance(node, ast.BinOp):
+        return any(
+            isinstance(side, ast.Call)
+            and isinstance(side.func, ast.Attribute)
+            and side.func.attr in _VIEWS
+            for side in (node.left, node.right)
+        )
+    return False
