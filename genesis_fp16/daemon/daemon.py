@@ -113,21 +113,33 @@ def serve(settings: Settings) -> None:
         lock.begin(daemon.loop.executor.extend_lease)
         metrics.set_leader(True)
         daemon.start()
-        guarded = GuardedModels(settings, store, metrics, daemon.may_run)
-        stack.enter_context(closing(guarded))
-        prediction = PredictionService(settings, daemon.known_agents, guarded.on_figures)
-        stack.enter_context(closing(prediction))
+        tick_prediction = _serve_predictions(stack, settings, store, daemon)
         if settings.predict_shared and settings.shared_url is not None:
             bucket = Bucket(settings.shared_url).below(PLACE)
             stack.enter_context(closing(Repeated(DaemonSide(home, bucket).step)))
 
         def tick_services() -> None:
             control.tick()
-            prediction.tick()
-            guarded.tick(daemon.loop.settings)
+            tick_prediction()
 
         _run_rounds(daemon, signals, lock, tick_services, readiness, notices)
     log.info("daemon_stopped")
+
+
+def _serve_predictions(
+    stack: ExitStack, settings: Settings, store: Store, daemon: Daemon
+) -> Callable[[], None]:
+    """Answer running agents, and guard their models; returns what every round has to call."""
+    guarded = GuardedModels(settings, store, daemon.metrics, daemon.may_run)
+    stack.enter_context(closing(guarded))
+    prediction = PredictionService(settings, daemon.known_agents, guarded.on_figures)
+    stack.enter_context(closing(prediction))
+
+    def tick() -> None:
+        prediction.tick()
+        guarded.tick(daemon.loop.settings)
+
+    return tick
 
 
 def _listen(stack: ExitStack, settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
