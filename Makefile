@@ -7,7 +7,7 @@ SEED ?= 0
 SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: help run test test-long genesis-tests quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
+.PHONY: help run test test-long genesis-tests quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model bench-predictor gpu format clean everything install uninstall docs docs-serve wheel drill screenshots manifests boot-test torture prior
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
@@ -91,7 +91,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(ALONE)
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model  ## All of the measurements below, in some six hours
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model bench-predictor  ## All of the measurements below, in some six hours
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -137,6 +137,9 @@ bench-telemetry: $(STAMP)  ## Measure the share of a training that telemetry tak
 
 bench-takeover: $(VENV)/.everything  ## Measure how fast a standby takes over from a lost leader, in five minutes
 	$(BIN)/python -m benchmarks.takeover
+
+bench-predictor: $(STAMP)  ## Measure predictor, client and daemon beside their goals, in ten minutes
+	$(BIN)/python -m benchmarks.predictor
 
 bench-world-model: $(VENV)/.bench  ## Measure world models beside scikit-learn's and mbrl-lib's, in hours; resumes
 	$(BIN)/python -m benchmarks.world_model

@@ -76,7 +76,7 @@ class App:
             spec.home, spec.most_models, figures.notice, clock, build_network
         )
         self._own = OwnProcesses(self._agents, figures.notice)
-        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._turns = defaultdict[str, _Turn](_Turn)
         figures.judge = judge = Judge(self.models.peek)
         self.journals = Journals(spec.home, spec.outcome_seconds, clock, judge.add)
         self._explore: dict[str, Exploration] = {}
@@ -310,6 +310,24 @@ class App:
                 field="agent",
             )
         return agent
+
+
+class _Turn:
+    """An agent's turn to compute: its requests wait for each other, those of others do not."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+        try:
+            await asyncio.sleep(0)  # an agent whose request has arrived, too, takes its turn
+        except asyncio.CancelledError:
+            self._lock.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 _TIMED = ("predict", "rank", "decisions")

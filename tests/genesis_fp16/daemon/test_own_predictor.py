@@ -51,6 +51,14 @@ class Desk:
         assert status == 200, answer
         return answer
 
+    def refusal(self, agent: str, observation: dict[str, Any]) -> str:
+        """Field at fault of a refused question."""
+        with closing(Client(self._path)) as client:
+            question = {**QUESTION, "observation": observation}
+            status, problem = client.agent("rank", question, agent)
+        assert status == 422
+        return str(problem["field"])
+
     def close(self) -> None:
         self._ended.set()
         self._thread.join()
@@ -118,6 +126,7 @@ def test_an_agent_with_its_own_network_harms_only_itself_and_what_hangs_is_repla
 
         until(answers)
         assert desk.rank("own")["order"] == [1, 0]
+        assert desk.refusal("own", {"load": "much"}) == "observation.load"
         first = desk.service.own_pid("own")
         assert first not in (None, desk.service.pid)
 

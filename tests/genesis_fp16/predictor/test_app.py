@@ -192,6 +192,28 @@ def test_a_decision_is_remembered_with_its_outcome(client: Client, home: Path) -
     assert outcome["reward"] == 0.5
 
 
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"reward": NAN}, "reward"),
+        ({"reward": "much"}, "reward"),
+        ({"reward": float("inf")}, "reward"),
+        ({"next_observation": {"ok": NAN}}, "next_observation.ok"),
+        ({"next_observation": ["yes"]}, "next_observation"),
+        ({"terminated": 1}, "terminated"),
+        ({"error": "x" * 9000}, "error"),
+        ({"prize": 1.0}, "prize"),
+    ],
+)
+def test_a_wrong_outcome_is_refused_and_a_right_one_counts_after_it(
+    client: Client, fields: dict[str, Any], field: str
+) -> None:
+    name = client.agent("decisions", QUESTION)[1]["id"]
+    status, problem = client.agent(f"decisions/{name}/outcome", fields)
+    assert (status, problem["field"]) == (422, field)
+    assert client.agent(f"decisions/{name}/outcome", {"reward": 1.0})[1]["state"] == "recorded"
+
+
 def test_a_clients_own_choice_replaces_a_decision_without_an_outcome(client: Client) -> None:
     answer = client.agent("decisions", {**QUESTION, "id": "c1"})[1]
     own = {"id": "c1", **QUESTION, "chosen": (answer["chosen"] + 1) % 3, "at": 5.0}
