@@ -62,6 +62,8 @@ class ReplayAgent(WorldModelAgent):
         self.patience = given.patience or self.patience
         self.batch_size = given.batch_size or self.batch_size
         self.newest_transitions = given.newest_transitions or self.newest_transitions
+        self.recent_transitions = given.recent_transitions or self.recent_transitions
+        self.recent_weight = given.recent_weight or self.recent_weight
         self.off_policy_gate = given.off_policy_gate or self.off_policy_gate
 
     def spec(self) -> TransitionSpec:

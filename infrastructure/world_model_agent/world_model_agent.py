@@ -65,6 +65,11 @@ class WorldModelAgent(ABC):
         off_policy_gate: What the off-policy estimate must show for a model to be published:
             nothing (empty), ``not_worse`` than the model in use, or ``better``; see
             `check_off_policy`.
+        recent_transitions: Number of the newest training transitions that weigh more, such as what
+            running agents have reported since a change; 0 for none. Of more than 200,000 in all,
+            none does.
+        recent_weight: Weight of each of these in the ensemble's loss, a whole number; the linear
+            model and the tests of a publication weigh all alike.
         prior_folder: Folder of the prior that ships with the agent, as
             `infrastructure.world_model_agent.prior.build_prior` wrote it; None for none. It is in
             use until a run publishes a model that beats it.
@@ -79,6 +84,8 @@ class WorldModelAgent(ABC):
     batch_size: int = 256
     keep_fp32: Sequence[str] = ()
     newest_transitions: int = 200_000
+    recent_transitions: int = 0
+    recent_weight: int = 1
     off_policy_gate: OffPolicyGate = ""
     prior_folder: Path | None = None
 
@@ -153,7 +160,14 @@ class WorldModelAgent(ABC):
             batch_size=self.batch_size,
         )
         rows = data.training_rows
-        plan = plan_training(rows, bounds, seed=context.seed, device=context.device)
+        plan = replace(
+            plan_training(rows, bounds, seed=context.seed, device=context.device),
+            recent=self.recent_transitions,
+            recent_weight=self.recent_weight,
+        )
+        if data.mapped is not None and self.recent_weight > 1:
+            remedy = "set newest_transitions to at most 200000"
+            context.logger.warning("recent_weight_ignored", rows=rows, remedy=remedy)
         shape = NetworkShape.of(data.encoder, data.codec)
         network = build_seeded(self.build_model, shape, context.seed)
         job = training_job(data, network, plan, self.loss)

@@ -219,6 +219,8 @@ class TrainingTable(_Table):
     patience: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)
     newest_transitions: int | None = Field(None, ge=1)
+    recent_transitions: int | None = Field(None, ge=0)
+    recent_weight: int | None = Field(None, ge=1, le=100)
     off_policy_gate: Literal["not_worse", "better"] | None = None
 
 

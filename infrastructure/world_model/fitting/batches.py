@@ -48,19 +48,24 @@ class Batches(Protocol):
 class BatchStream:
     """An endless sequence of shuffled passes over the rows, cut into epochs of equal length.
 
-    Each pass contains every row once; passes may extend across epochs.
+    Each pass contains every row once, and the newest ones as often as they weigh; passes may extend
+    across epochs.
 
     Attributes:
         part: Rows to draw from.
         batch_size: Rows per batch.
         steps_per_epoch: Batches per epoch.
         seed: Seed of the shuffles.
+        recent: Number of the newest rows, which are the last ones, that weigh more.
+        recent_weight: How often a pass contains each of these.
     """
 
     part: DataPart
     batch_size: int
     steps_per_epoch: int
     seed: int
+    recent: int = 0
+    recent_weight: int = 1
 
     @property
     def batches_together(self) -> int:
@@ -80,7 +85,9 @@ class BatchStream:
         Returns:
             ``[steps * batch_size]`` int64, one batch after the other.
         """
-        count = len(self.part.features)
+        rows = len(self.part.features)
+        recent = min(self.recent, rows)
+        count = rows + recent * (self.recent_weight - 1)
         chosen: list[Tensor] = []
         position, end = step * self.batch_size, (step + steps) * self.batch_size
         while position < end:
@@ -88,7 +95,10 @@ class BatchStream:
             stop = min(count, start + end - position)
             chosen.append(_shuffle(self.seed, pass_number, count)[start:stop])
             position += stop - start
-        return torch.cat(chosen)
+        drawn = torch.cat(chosen)
+        if count == rows:
+            return drawn
+        return torch.where(drawn < rows, drawn, rows - recent + (drawn - rows) % recent)
 
     def batches(self, step: int, steps: int) -> Iterator[dict[str, Tensor]]:
         """Yield inputs and targets of so many *steps* from *step* on.

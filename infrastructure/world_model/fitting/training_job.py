@@ -39,6 +39,7 @@ class TrainingPlan:
     Attributes:
         epochs: Number of epochs, at most; each ends with an evaluation.
         patience: See `Job`.
+        recent, recent_weight: See `BatchStream`; rows in memory-mapped files weigh the same.
         steps_per_epoch: Optimizer steps per epoch.
         batch_size: Rows per step.
         learning_rate: Initial learning rate; decays along a cosine to a hundredth of it.
@@ -55,6 +56,8 @@ class TrainingPlan:
     seed: int = 0
     device: str = "cpu"
     patience: int | None = None
+    recent: int = 0
+    recent_weight: int = 1
 
 
 def training_job(
@@ -79,6 +82,8 @@ def training_job(
             batch_size=batch_size,
             steps_per_epoch=plan.steps_per_epoch,
             seed=plan.seed,
+            recent=plan.recent,
+            recent_weight=plan.recent_weight,
         )
         if data.mapped is None
         else MappedBatches(

@@ -109,6 +109,15 @@ def test_each_pass_contains_every_row_once(rows, batch_size, steps, epochs):
         assert sorted(drawn[start : start + rows]) == list(range(rows))
 
 
+@given(st.integers(1, 30), st.integers(0, 40), st.integers(1, 4))
+def test_a_pass_contains_the_newest_rows_as_often_as_they_weigh(rows, recent, weight):
+    stream = dataclasses.replace(_stream(rows, 1, 1), recent=recent, recent_weight=weight)
+    newest = min(recent, rows)
+    one_pass = rows + newest * (weight - 1)
+    drawn = sorted(_rows(stream, one_pass))
+    assert drawn == sorted([*range(rows), *([*range(rows - newest, rows)] * (weight - 1))])
+
+
 def test_an_epoch_is_the_same_in_every_call_and_seeds_differ():
     stream = _stream(50, 16, 4)
     assert len(stream.epoch(3)) == 4
