@@ -114,9 +114,8 @@ def serve(settings: Settings) -> None:
         metrics.set_leader(True)
         daemon.start()
         tick_prediction = _serve_predictions(stack, settings, store, daemon)
-        if settings.predict_shared and settings.shared_url is not None:
-            bucket = Bucket(settings.shared_url).below(PLACE)
-            stack.enter_context(closing(Repeated(DaemonSide(home, bucket).step)))
+        if settings.predict_shared:
+            _share_models(stack, settings)
 
         def tick_services() -> None:
             control.tick()
@@ -140,6 +139,15 @@ def _serve_predictions(
         guarded.tick(daemon.loop.settings)
 
     return tick
+
+
+def _share_models(stack: ExitStack, settings: Settings) -> None:
+    """Give models to predict-servers, and take their outcomes, until the daemon ends."""
+    if settings.shared_url is None:
+        log.error("predictors_not_shared", remedy="set GENESIS_SHARED_URL to a bucket")
+        return
+    side = DaemonSide(settings.home.absolute(), Bucket(settings.shared_url).below(PLACE))
+    stack.enter_context(closing(Repeated(side.step)))
 
 
 def _listen(stack: ExitStack, settings: Settings, metrics: Metrics, readiness: Readiness) -> None:

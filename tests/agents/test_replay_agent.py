@@ -31,6 +31,8 @@ y = { type = "box" }
 steps = 20
 epochs = 2
 patience = 1
+recent_transitions = 500
+recent_weight = 3
 """
 
 
@@ -91,6 +93,7 @@ def test_records_of_a_folder_become_a_training_job(
     agent = ReplayAgent(definition)
     assert (agent.name, agent.schedule()) == ("desk", Schedule(every_seconds=1800.0))
     assert (agent.training_steps, agent.epochs, agent.batch_size) == (20, 2, 256)
+    assert (agent.recent_transitions, agent.recent_weight) == (500, 3)
     assert agent.patience == 1
     write(tmp_path, range(4))
     with structlog.testing.capture_logs() as logs:
