@@ -7,14 +7,17 @@ so that a reader finds the old model or the new one, never a mixture. Nothing is
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor
 from torch.nn import Module
 
+from infrastructure.agent_contract.transition import Box, Discrete, FieldType, FieldValue
 from infrastructure.files import (
     JsonFileError,
     hash_bytes,
@@ -26,6 +29,7 @@ from infrastructure.training.tensor_files import TensorFileError, read_tensors, 
 from infrastructure.trajectories.encoding import FeatureEncoder, TargetCodec
 from infrastructure.trajectories.schema import spec_from_json, spec_to_json
 from infrastructure.world_model.distributions import BlendWeights, Calibration
+from infrastructure.world_model.distributions.confidence import confidence
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.networks import (
     EnsembleNetwork,
@@ -33,6 +37,7 @@ from infrastructure.world_model.networks import (
     NetworkShape,
     without_spare_rows,
 )
+from infrastructure.world_model.prediction import to_predictions
 
 FORMATS = (2, 3, 4)
 """Format 3 has fewer table rows than its texts have buckets; releases before it read only 2. Format
@@ -127,10 +132,18 @@ def load_model(
         weights = cast(Mapping[str, str], description["weights"])
         states = _read_weights(folder / Path(weights["file"]).name, weights["sha256"])
         model = _rebuild(description, states, build_network)
+        _predict_once(model)
         extra = dict(description["extra"])
     except ModelFileError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RuntimeError,
+        ArithmeticError,
+    ) as error:
         problem = f"it does not describe a model that this version can load ({error})"
         raise ModelFileError(folder / _INDEX, problem) from error
     return model, extra
@@ -208,6 +221,35 @@ def _in_float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: each.float() if each.is_floating_point() else each for name, each in state.items()
     }
+
+
+def _predict_once(model: FittedModel) -> None:
+    """Predict a row of plain values and an empty one, so that a wrong number fails now.
+
+    Raises:
+        ValueError: A probability or a deviation is not finite. Whatever the computation raises
+            passes through.
+    """
+    plain = [_plain_values(fields) for fields in (model.spec.observation, model.spec.action)]
+    observations, actions = [plain[0], {}], [plain[1], {}]
+    predicted = model.predict(model.encoder.encode(observations, actions))
+    confidence_N = confidence(predicted, model.codec)
+    answers = to_predictions(model.spec, predicted, observations, confidence_N, "")
+    for answer in answers:
+        numbers = [answer.confidence, *chain.from_iterable(answer.deviations.values())]
+        numbers += chain.from_iterable(each.values() for each in answer.probabilities.values())
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError("its predictions are not finite")
+
+
+def _plain_values(fields: Mapping[str, FieldType]) -> dict[str, FieldValue]:
+    values = dict[str, FieldValue]()
+    for name, field in fields.items():
+        if isinstance(field, Box):
+            values[name] = (0.0,) * field.shape[0] if field.shape else 0.0
+        else:
+            values[name] = field.values[0] if isinstance(field, Discrete) else "a word"
+    return values
 
 
 def _blend_weights(description: Mapping[str, Any], codec: TargetCodec) -> BlendWeights:

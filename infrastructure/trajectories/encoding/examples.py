@@ -38,7 +38,7 @@ class Examples:
     def of(cls, dense_RD: Tensor) -> Examples:
         """Compute the statistics of *dense_RD*."""
         rows = len(dense_RD)
-        spread_D = dense_RD.std(0, correction=0)
+        spread_D = (dense_RD - dense_RD.mean(0)).square().mean(0).sqrt()
         scale_D = torch.where(spread_D > 0, spread_D, 1.0)
         standard_RD = (dense_RD - dense_RD.mean(0)) / scale_D
         squared_DD = (standard_RD.T @ standard_RD / rows).square()

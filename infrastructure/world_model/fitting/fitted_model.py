@@ -151,9 +151,9 @@ def predict_all(
 ) -> dict[Family, TargetDistributions]:
     """`FittedModel.predict` of each of *candidates*, which share their networks."""
     first = next(iter(candidates.values()))
-    examples = first.encoder.examples
     predicted = NetworkPredictions.of(first, features)
     combined = {family: model.combine(predicted) for family, model in candidates.items()}
+    examples = None if features.unknown is None else first.encoder.examples
     if features.unknown is None or examples is None:
         return combined
     gaps: dict[Family, list[TargetDistributions]] = {family: [] for family in candidates}

@@ -183,6 +183,33 @@ def test_a_corrupt_index_of_tokens_is_named_with_the_remedy(fitted, saved, bucke
         WorldModel.load(saved)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "encoder standardisers observation.x mean",
+        "encoder seen action.kind",
+        "encoder shares action.kind",
+        "encoder examples action.kind",
+        "codec standardisers reward scale",
+        "codec frequencies outcome",
+        "calibration scales reward",
+        "calibration temperatures outcome",
+        "blend",
+    ],
+)
+@pytest.mark.parametrize("forged", [[[]], "x", {"x": [0]}, [1e308] * 100])
+def test_a_forged_index_with_a_right_hash_is_refused_when_it_is_loaded(saved, path, forged):
+    def change(model):
+        *within, last = path.split()
+        for key in within:
+            model = model[key]
+        model[last] = forged
+
+    _resave(saved, change)
+    with pytest.raises(ModelFileError, match="or remove it"):
+        WorldModel.load(saved)
+
+
 def test_nothing_to_load_and_nothing_to_save(tmp_path):
     with pytest.raises(FileNotFoundError):
         WorldModel.load(tmp_path / "nowhere")
