@@ -264,8 +264,7 @@ def descend(
     last: Decision, found: RungSearched, settings: GuardSettings, *, now: float, run_id: str
 ) -> Decision | None:
     """Raise only the modules that a search has *found* to suffice; None if FP32 must stay."""
-    allowed = settings.guard_enabled and settings.guard_ladder
-    if not (allowed and last.demands_fp32 and found.modules):
+    if not (settings.guard_enabled and last.demands_fp32 and found.modules):
         return None
     return replace(
         last,

@@ -57,7 +57,7 @@ class TrainerOptions(BaseModel, StepOptions):
     """Largest global gradient norm, in every precision; larger ones are clipped; 0: no clipping."""
 
 
-Task = Literal["train", "preflight", "profile", "lab"]
+Task = Literal["train", "preflight", "profile", "lab", "rung"]
 
 
 class ProfileRequest(BaseModel):
@@ -114,11 +114,12 @@ class RunSpec(BaseModel):
         trainer: Options of the training step.
         loop: Options of the training loop.
         budget_seconds, budget_transitions: What ``collect`` may spend.
+        rung_search_seconds: Time of a search, after a rollback, for the modules to raise; 0: none.
         mismatch_interval_rounds: Rounds between two comparisons of trainer and rollout; 0 for none.
         processes_per_run: Ranks that train together, each a process on this machine.
         parallel: How the ranks share the model; see `distribute` in `infrastructure.training`.
         task: ``train``, ``preflight`` to measure the job without training, ``profile`` to measure
-            a run without publishing, or ``lab``.
+            a run without publishing, ``lab``, or ``rung`` to search the modules to raise to FP32.
         lab: Details of the task ``lab``; else None.
         profile: Details of the task ``profile``; else None.
         keep_models: Number of versions of the published model to keep.
@@ -145,6 +146,7 @@ class RunSpec(BaseModel):
     loop: LoopSettings
     budget_seconds: float
     budget_transitions: int
+    rung_search_seconds: float = 0.0
     mismatch_interval_rounds: int = 0
     processes_per_run: int = 1
     parallel: Parallel = "ddp"

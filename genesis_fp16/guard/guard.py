@@ -162,6 +162,8 @@ class Guard:
     def _descend(self, agent: str, run_id: str, found: RungSearched) -> None:
         """Leave FP32 to the modules that a search has found, unless that has failed before."""
         guarded = self._agent(agent)
+        if not self.settings.search_seconds_of(agent):
+            return
         if found.modules in guarded.relapsed:
             names = ", ".join(found.modules)
             log.warning("guard_rung_refused", agent=agent, modules=names, reason=_RELAPSED)

@@ -60,6 +60,7 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "budget_seconds": settings.budget_seconds,
         "budget_transitions": settings.budget_transitions,
         "loop": settings.loop_settings(),
+        "rung_search_seconds": settings.search_seconds_of(agent),
         "mismatch_interval_rounds": settings.mismatch_interval_rounds,
         "keep_models": settings.for_agent(agent).keep_models or settings.keep_models,
         "keep_fp32": settings.for_agent(agent).fp32_modules,

@@ -93,6 +93,8 @@ class AgentSettings(BaseModel):
     """Preset of precisions by role, docs/how-to/policies.md; empty: the one of its job."""
     keep_fp32: Hot[ModuleNames] = ""
     """Modules that stay in FP32, from the next attempt on; separated by commas; * is a wildcard."""
+    guard_ladder: Hot[OrEmpty[bool]] = None
+    """GENESIS_GUARD_LADDER of this agent; empty: the general one."""
     keep_models: OrEmpty[Annotated[int, Field(ge=1, le=1000)]] = None
     """Number of versions of its published model that are kept; empty: GENESIS_KEEP_MODELS."""
     processes_per_run: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -345,6 +347,12 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     def for_agent(self, name: str) -> AgentSettings:
         """Settings of the agent *name* (``se-darwin`` reads the key ``se_darwin``)."""
         return self.agents.get(name.replace("-", "_"), _AGENT_DEFAULTS)
+
+    def search_seconds_of(self, agent: str) -> float:
+        """Time of a search for the modules that *agent* must have in FP32; 0 for none."""
+        own = self.for_agent(agent).guard_ladder
+        wanted = self.guard_ladder if own is None else own
+        return self.guard_search_seconds if self.guard_enabled and wanted else 0.0
 
     def schedule_for(self, name: str, default: Schedule) -> Schedule:
         """The schedule of the agent *name*: its own, *default*, with what the operator has set."""

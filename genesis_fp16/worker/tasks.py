@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from genesis_fp16.worker.collection import check_type, repeated_snapshot
 from genesis_fp16.worker.config import loop_options, trainer_config
 from genesis_fp16.worker.job import build_job, job_of_now
 from genesis_fp16.worker.published_versions import PublishedVersions
+from genesis_fp16.worker.rung import RungSearch
 from infrastructure.agent_contract import EvaluationReport, Job, Publication
 from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
 from infrastructure.events.event import BaseEvent, PreflightDone, ProfileDone, Published
@@ -48,7 +49,12 @@ def train(attempt: Attempt) -> Outcome:
     precision = attempt.on_rank_zero(attempt.idle_commands.execute)
     config = attempt.on_rank_zero(lambda: _config(attempt))
     phases.begin("train", "training")
-    with PacedEvents(lambda event: _emit_and_save(attempt, event)) as emit:
+    with ExitStack() as stack:
+        emit: Emit = stack.enter_context(PacedEvents(lambda event: _emit_and_save(attempt, event)))
+        search = _rung_search(attempt, job, emit)
+        if search is not None:
+            stack.callback(search.close)
+            emit = search.note
         env = TrainingEnv(
             device=attempt.device,
             precision=precision,
@@ -58,6 +64,7 @@ def train(attempt: Attempt) -> Outcome:
             emit=emit,
             commands=attempt.inbox.drain,
             observe_round=_mismatch_observer(spec, job, config, emit),
+            batch_observer=search,
             best_epoch=spec.run_folder / "best-epoch.pt",
         )
         result = run(prepare(job, env))
@@ -125,8 +132,15 @@ def run_lab(attempt: Attempt) -> Outcome:
     return "done"
 
 
+def search_rung(attempt: Attempt) -> Outcome:
+    """Search the modules that a training must raise to FP32."""
+    from genesis_fp16.worker.rung.search import search
+
+    return search(attempt)
+
+
 TASKS: Mapping[Task, Callable[[Attempt], Outcome]] = MappingProxyType(
-    {"train": train, "preflight": measure, "profile": profile, "lab": run_lab}
+    {"train": train, "preflight": measure, "profile": profile, "lab": run_lab, "rung": search_rung}
 )
 
 
@@ -180,6 +194,12 @@ def _mismatch_observer(
     from infrastructure.policy.mismatch import MismatchObserver
 
     return MismatchObserver(log_probs, interval, emit, cpu_half=config.cpu_half)
+
+
+def _rung_search(attempt: Attempt, job: Job, emit: Emit) -> RungSearch | None:
+    """What searches, after a rollback, the modules to raise; None if nothing is to be searched."""
+    wanted = attempt.spec.rung_search_seconds > 0 and attempt.ranks.is_rank_zero
+    return RungSearch(attempt.spec, job, emit) if wanted else None
 
 
 def _publish(attempt: Attempt, job: Job, result: TrainingResult) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import Module
@@ -19,34 +19,13 @@ from infrastructure.precision_lab.bisect.search import minimal_subset
 from infrastructure.precision_lab.environment import fixed_numerics
 from infrastructure.precision_lab.experiments.world_model import WorldModelExperiment
 from infrastructure.precision_lab.replay.preset_kernels import PresetKernels
-from infrastructure.precision_lab.rung.losses import LossHistory
+from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.training.profiling.product_flops import ProductFlops
 
 LARGEST_SHARE = 0.5
 """Of the forward pass's operations in FP32; with more, FP32 for all costs hardly more."""
 
 _SCALES = [2.0**exponent for exponent in range(16, -17, -4)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RungRequest:
-    """What a search is to find, and what the training knew before it.
-
-    Attributes:
-        half: Half type to descend to.
-        step: Step of the weights.
-        suspects: Names of modules that telemetry has seen to overflow or underflow.
-        history: Losses of the training, to tell one that has diverged.
-        loss_scale: Loss scale before the trip; higher ones than 65536 are tried, too.
-        seconds: Time after which the search gives up.
-    """
-
-    half: HalfName
-    step: int
-    suspects: tuple[str, ...] = ()
-    history: LossHistory = field(default_factory=LossHistory)
-    loss_scale: float = 1.0
-    seconds: float = float("inf")
 
 
 class _OutOfTimeError(Exception):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
+from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Command, PrecisionState
 from infrastructure.events.event import BaseEvent
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.loop.options import LoopOptions
+from infrastructure.training.parts import Trainer
 from infrastructure.training.rounds import GeneratedRound
 
 
@@ -31,6 +34,7 @@ class TrainingEnv:
             blocking; called on rank 0 only.
         observe_round: Function that is told, on rank 0, of each round that the job has generated
             after its warm-up, and of the steps attempted so far. It must not affect the training.
+        batch_observer: Observer on rank 0 that sees every batch, too; None for none.
         best_epoch: File for the weights of the best epoch, if the job keeps them; at the end the
             model has these weights. None leaves the model as the last epoch made it.
     """
@@ -43,4 +47,21 @@ class TrainingEnv:
     emit: Callable[[BaseEvent], None]
     commands: Callable[[], Iterable[Command]]
     observe_round: Callable[[GeneratedRound, int], None] | None = None
+    batch_observer: BatchObserver | None = None
     best_epoch: Path | None = None
+
+
+class BatchObserver(Protocol):
+    """Observes every step of a training and its batch, without changing them.
+
+    Attributes:
+        interval_steps: See `StepObserver`.
+    """
+
+    interval_steps: int
+
+    def keep(self, batch: Batch) -> None:
+        """See *batch* before its step, as the job has made it."""
+
+    def observe(self, trainer: Trainer) -> None:
+        """See `StepObserver`."""

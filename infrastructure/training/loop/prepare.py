@@ -50,7 +50,7 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     """
     ranks, device, options = Ranks(), env.device, env.options
     if not ranks.is_rank_zero:
-        env = replace(env, emit=lambda _event: None)
+        env = replace(env, emit=lambda _event: None, batch_observer=None)
     job = _with_kept_modules(job, env, ranks)
     kind = kind_of(job)
     if kind.parts:
@@ -104,6 +104,8 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     observers, telemetry = _observers(job, env, ranks, model, first_batch, progress)
     if options.profile_steps and ranks.is_rank_zero:
         observers = [*observers, profile]
+    if env.batch_observer is not None:
+        observers = [*observers, env.batch_observer]
 
     def report(event: BaseEvent) -> None:
         env.emit(event)

@@ -68,6 +68,8 @@ def _take_step(training: Training, share: RankBatch) -> None:
     """Train on this rank's batch; its optimizer step may be that of a later batch."""
     telemetry, reporter = training.telemetry, training.reporter
     batch = to_device(share.batch, training.env.device)
+    if training.env.batch_observer is not None:
+        training.env.batch_observer.keep(share.batch)
     if telemetry is not None and not share.replay:
         before = telemetry.seconds
         telemetry.before_step(training.trainer, batch)

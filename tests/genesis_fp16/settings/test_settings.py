@@ -293,7 +293,7 @@ def test_names_and_marks_follow_from_the_declaration() -> None:
     assert hot_fields(AgentSettings) == (
         *("schedule", "catch_up", "overlap", "repeated_hour", "missing_hour"),
         *("priority", "seconds_per_day", "precision", "explore", "role_precision"),
-        *("keep_fp32", "job_cpus", "job_gpus", "job_memory_mib", "job_minutes"),
+        *("keep_fp32", "guard_ladder", "job_cpus", "job_gpus", "job_memory_mib", "job_minutes"),
     )
 
 

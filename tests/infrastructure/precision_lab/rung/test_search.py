@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from infrastructure.events import Role
 from infrastructure.precision_lab.experiments import WorldModelExperiment
-from infrastructure.precision_lab.rung import LossHistory, RungRequest, search_rung
+from infrastructure.precision_lab.rung import LossHistory, RungRequest
+from infrastructure.precision_lab.rung.search import search_rung
 
 
 @pytest.fixture(autouse=True)

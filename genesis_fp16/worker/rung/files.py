@@ -1,0 +1,98 @@
+"""The files by which a training hands its weights and last batches to a search, and the answer.
+
+All lie in ``rung/`` of the run's folder, which is replaced by each search.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import TypeAdapter
+from torch import Tensor
+from torch.nn import Module
+
+from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.worker.collection import SNAPSHOT_FILE
+from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events.event import RungSearched
+from infrastructure.files import json_text, read_json, write_atomically
+from infrastructure.precision_lab.rung.request import RungRequest
+from infrastructure.training.tensor_files import read_tensors, write_tensors
+
+_FOLDER, _REQUEST, _RESULT, LOG = "rung", "request.json", "result.json", "search.log"
+_WEIGHTS, _BATCHES = "weights.pt", "batches.pt"
+_MOST_BYTES = 1 << 20  # of a JSON file
+_REQUESTS = TypeAdapter(RungRequest)
+
+
+class RungFolder:
+    """The files of the search of the run in *run_folder*."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.path = run_folder / _FOLDER
+
+    @property
+    def spec_path(self) -> Path:
+        """The specification of the process that searches."""
+        return self.path / "attempt" / SPEC_FILE
+
+    def write(
+        self, spec: RunSpec, request: RungRequest, model: Module, batches: Sequence[Batch]
+    ) -> None:
+        """Freeze weights and batches; write what the process needs.
+
+        Raises:
+            OSError: The disk refuses, or the run's data snapshot cannot be read.
+        """
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.spec_path.parent.mkdir(parents=True)
+        write_tensors(self.path / _WEIGHTS, model.state_dict())
+        write_tensors(self.path / _BATCHES, [dict(batch) for batch in batches])
+        write_atomically(self.path / _REQUEST, json_text(asdict(request)))
+        shutil.copyfile(spec.run_folder / SNAPSHOT_FILE, self.path / SNAPSHOT_FILE)
+        changes = {
+            "task": "rung",
+            "run_folder": self.path,  # so that nothing of the run is touched
+            "attempt_folder": self.spec_path.parent,
+            "processes_per_run": 1,
+            "rung_search_seconds": 0.0,
+        }
+        write_atomically(self.spec_path, spec.model_copy(update=changes).model_dump_json())
+
+    def request(self) -> RungRequest:
+        """What is to be searched."""
+        return _REQUESTS.validate_python(read_json(self.path / _REQUEST, limit=_MOST_BYTES))
+
+    def tensors(self) -> tuple[dict[str, Tensor], list[Batch]]:
+        """Weights and batches, on the CPU."""
+        return read_tensors(self.path / _WEIGHTS), read_tensors(self.path / _BATCHES)
+
+    def write_result(self, found: RungSearched) -> None:
+        """Write what was found."""
+        write_atomically(self.path / _RESULT, found.model_dump_json())
+
+    def result(self) -> RungSearched:
+        """What was found.
+
+        Raises:
+            OSError, ValueError: There is no result.
+        """
+        text = json.dumps(read_json(self.path / _RESULT, limit=_MOST_BYTES))
+        return RungSearched.model_validate_json(text)
+
+    def log_end(self) -> str:
+        """The last line that the process wrote, to tell why it failed."""
+        try:
+            lines = (self.path / LOG).read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else "no output"
+
+    def drop_tensors(self) -> None:
+        """Free the disk; the request, the result and the log stay."""
+        for name in (_WEIGHTS, _BATCHES):
+            (self.path / name).unlink(missing_ok=True)

@@ -1,0 +1,219 @@
+"""Keeps a training's last batches and, after a rollback, has its smallest rung searched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.system.processes import die_with_parent
+from genesis_fp16.worker.channel import Emit
+from genesis_fp16.worker.rung.files import LOG, RungFolder
+from infrastructure.agent_contract import Job, TrainingJob
+from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events.event import (
+    BaseEvent,
+    LostUpdatesMeasured,
+    OverflowDiagnosed,
+    PrecisionChanged,
+    RungCause,
+    RungSearched,
+    StepStats,
+)
+from infrastructure.events.role_precision import HalfName
+from infrastructure.precision_lab.rung.losses import LossHistory
+from infrastructure.precision_lab.rung.request import RungRequest
+from infrastructure.training.distributed import is_sharded
+from infrastructure.training.parts import Trainer
+from infrastructure.training.precision import Precision
+from infrastructure.training.rounds import kind_of
+
+_BATCHES = 8
+_MOST_BATCH_BYTES = 1 << 28  # of all kept batches
+_POLL_SECONDS = 0.25
+_MOST_SEARCHES = 3  # in an attempt
+_GRACE_SECONDS = 120.0  # beyond the search's own time: imports, and the job to build
+_MOST_SUSPECTS = 4
+_MEMORY_FACTOR = 6  # of the weights: a copy, gradients, and activations
+_ROLLED_BACK = ("guard", "floor_policy")
+
+
+class RungSearch:
+    """A `StepObserver` that has the modules to raise searched while the training is in FP32.
+
+    It keeps references to the last batches and reads nothing from the device. Once the guard, or
+    the worker itself, has put the training in FP32, it writes weights and batches to the disk
+    and starts a process; the process's answer becomes an event.
+
+    Args:
+        spec: Specification of the attempt.
+        job: Job in training, on rank 0.
+        emit: Receives `RungSearched`, and all that `note` is told.
+        clock: Monotonic seconds.
+
+    Attributes:
+        interval_steps: See `StepObserver`.
+    """
+
+    interval_steps = 1
+
+    def __init__(
+        self, spec: RunSpec, job: Job, emit: Emit, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._spec, self._job, self._emit, self._clock = spec, job, emit, clock
+        self._folder = RungFolder(spec.run_folder)
+        self._batches: deque[Batch] = deque(maxlen=_BATCHES)
+        self._sized = False
+        self._half: HalfName | None = None  # last half type in force, or requested
+        self._half_scale = 1.0
+        self._history = LossHistory()
+        self._suspects: deque[str] = deque(maxlen=_MOST_SUSPECTS)
+        self._searched, self._searches = False, 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._step, self._next_poll, self._deadline = 0, 0.0, 0.0
+
+    def keep(self, batch: Batch) -> None:
+        """Keep *batch*, the next one of the training, as its job has made it."""
+        if not self._sized:
+            self._sized = True
+            tensors = (t for t in batch.values() if isinstance(t, Tensor))
+            size = max(1, sum(t.numel() * t.element_size() for t in tensors))
+            self._batches = deque(maxlen=max(1, min(_BATCHES, _MOST_BATCH_BYTES // size)))
+        self._batches.append(batch)
+
+    def note(self, event: BaseEvent) -> None:
+        """Pass *event* of the training on, and take note of what a search can use."""
+        self._emit(event)
+        if isinstance(event, StepStats):
+            self._history = self._history.after(event.loss)
+            if event.precision != "fp32":
+                self._half_scale = event.loss_scale
+        elif isinstance(event, PrecisionChanged):
+            for name in (event.state.effective, event.state.requested):
+                if name in ("fp16", "bf16"):
+                    self._half = name
+                    break
+        elif isinstance(event, OverflowDiagnosed) and event.module:
+            self._suspect(event.module)
+        elif isinstance(event, LostUpdatesMeasured) and (event.zero or 0.0) > 0.2:
+            self._suspect(event.underflow_module)
+
+    def observe(self, trainer: Trainer) -> None:
+        """Begin a search if a rollback calls for one, or take its result; see `StepObserver`."""
+        if trainer.precision is not Precision.FP32:
+            self._searched = False
+        elif (
+            not self._searched
+            and trainer.precision_state.reason in _ROLLED_BACK
+            and len(self._batches) == self._batches.maxlen
+        ):
+            self._searched = True
+            self._begin(trainer)
+        if self._process is not None and self._clock() >= self._next_poll:
+            self._next_poll = self._clock() + _POLL_SECONDS
+            self._poll(self._process)
+
+    def close(self) -> None:
+        """End a search under way: the training is over."""
+        if self._process is not None:
+            self._kill(self._process)
+            self._folder.drop_tensors()
+            self._process = None
+
+    def _suspect(self, module: str) -> None:
+        name = module.partition(" (")[0]
+        if name and not name.startswith("the ") and name not in self._suspects:
+            self._suspects.append(name)
+
+    def _begin(self, trainer: Trainer) -> None:
+        self._step = trainer.training_steps
+        if refusal := self._refusal(trainer):
+            self._end("unfinished", refusal)
+            return
+        self.close()
+        self._searches += 1
+        request = RungRequest(
+            half=self._half or "fp16",
+            step=self._step,
+            suspects=tuple(self._suspects),
+            history=self._history,
+            loss_scale=self._half_scale,
+            seconds=self._spec.rung_search_seconds,
+        )
+        try:
+            self._folder.write(self._spec, request, self._job.model, list(self._batches))
+            self._process = self._start()
+        except OSError as error:
+            self._end("unfinished", f"the search could not begin: {error}")
+            return
+        self._next_poll = self._clock() + _POLL_SECONDS
+        self._deadline = self._clock() + request.seconds + _GRACE_SECONDS
+
+    def _refusal(self, trainer: Trainer) -> str:
+        """Why no search can be made; empty if one can."""
+        if not isinstance(self._job, TrainingJob) or kind_of(self._job).parts:
+            return "modules are searched for jobs of one optimizer on recorded data only"
+        if is_sharded(trainer.model):
+            return "the model is sharded, so no rank holds all of it"
+        if self._half is None:
+            return "the half type to search for is not known yet"
+        if self._searches >= _MOST_SEARCHES:
+            return f"{_MOST_SEARCHES} searches were made in this attempt"
+        parameters = list(self._job.model.parameters())
+        if parameters[0].is_cuda:
+            needed = _MEMORY_FACTOR * sum(p.numel() * p.element_size() for p in parameters)
+            free, _ = torch.cuda.mem_get_info(parameters[0].device)
+            if free < needed:
+                return f"the device has {free >> 20} MiB free, a search needs {needed >> 20} MiB"
+        return ""
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        parent = os.getpid()
+
+        def prepare() -> None:
+            os.nice(10)
+            die_with_parent(parent)
+
+        with (self._folder.path / LOG).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "genesis_fp16.worker", str(self._folder.spec_path)],
+                stdin=subprocess.PIPE,  # its end would stop the search
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=prepare,  # noqa: PLW1509 -- it calls the kernel alone
+            )
+
+    def _poll(self, process: subprocess.Popen[bytes]) -> None:
+        code = process.poll()
+        if code is None and self._clock() < self._deadline:
+            return
+        self._process = None
+        if code is None:
+            self._kill(process)
+            self._end("unfinished", "the search did not end within its time and was killed")
+            return
+        try:
+            found = self._folder.result()
+        except (OSError, ValueError):
+            why = f"exit code {code}: {self._folder.log_end()}"
+            self._end("unfinished", f"the search failed, {why}")
+            return
+        self._folder.drop_tensors()
+        self._emit(found)
+
+    def _end(self, cause: RungCause, reason: str) -> None:
+        self._folder.drop_tensors()
+        self._emit(RungSearched(step=self._step, cause=cause, reason=reason))
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,29 @@
+"""What a search for the smallest rung is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from infrastructure.events.role_precision import HalfName
+from infrastructure.precision_lab.rung.losses import LossHistory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RungRequest:
+    """What a search is to find, and what the training knew before it.
+
+    Attributes:
+        half: Half type to descend to.
+        step: Step of the weights.
+        suspects: Names of modules that telemetry has seen to overflow or underflow.
+        history: Losses of the training, to tell one that has diverged.
+        loss_scale: Loss scale before the trip; higher ones than 65536 are tried, too.
+        seconds: Time after which the search gives up.
+    """
+
+    half: HalfName
+    step: int
+    suspects: tuple[str, ...] = ()
+    history: LossHistory = field(default_factory=LossHistory)
+    loss_scale: float = 1.0
+    seconds: float = float("inf")
