@@ -54,6 +54,7 @@ from genesis_fp16.store.decisions import Change, GuardDecisions, Overrides, writ
 from genesis_fp16.store.errors import StoreError
 from genesis_fp16.store.pauses import Pauses
 from genesis_fp16.store.rows import RowReader, is_number
+from genesis_fp16.store.timeline import Timeline
 from genesis_fp16.store.training_times import TrainingTimes
 from genesis_fp16.store.unfinished_runs import UNFINISHED, UnfinishedRuns, in_order
 
@@ -72,6 +73,7 @@ class Store:
         overrides: Operators' overrides of precision.
         guard: The guard's decisions.
         pauses: Agents that start no runs.
+        timeline: Runs and rollbacks of all agents in a span of time.
         times: How long and how recently agents have trained.
         compared: Results of runs in half precision and in FP32.
         unfinished_runs: What `unfinished` returns, for a loop.
@@ -92,6 +94,7 @@ class Store:
         self.overrides = Overrides(engine, clock)
         self.guard = GuardDecisions(engine, clock)
         self.pauses = Pauses(engine, clock)
+        self.timeline = Timeline(engine)
         self.times = TrainingTimes(engine, clock)
         self.compared = ComparedRuns(engine, self._as_runs)
         self.unfinished_runs = UnfinishedRuns(engine, self._as_runs)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 
+from markupsafe import Markup
+
+_JOINT = re.compile(r"(?<=\w)(__?|/|=)(?=\w)")
 _TONES = {
     "good": ("succeeded", "ready", "watching"),
     "bad": ("failed", "crashed", "timed_out", "quarantined"),
@@ -79,6 +83,11 @@ def size(number_of_bytes: int) -> str:
             return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def words(text: str) -> Markup:
+    """*text*, whose long names break after an underscore or a slash and not within a word."""
+    return Markup("<wbr>").join(_JOINT.sub(r"\1\0", text).split("\0"))  # it escapes the parts
 
 
 def _moment(at: float) -> datetime | None:

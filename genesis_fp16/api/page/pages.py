@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from genesis_fp16.api.page import timeline
+from genesis_fp16.api.page.comparison import Side, compare_results, compare_settings
 from genesis_fp16.api.page.rendering import render
 from genesis_fp16.api.page.shown import compare, is_active, show_agent, sort_evidence
 from genesis_fp16.api.problems import RefusalError
 from genesis_fp16.api.readings import Readings, lab_reports
 from genesis_fp16.api.readings.run_files import NoLogError
 from genesis_fp16.api.routes.lab_reports import lab_report
-from genesis_fp16.api.routes.parameters import AgentName, ReadingsHere, RunId
+from genesis_fp16.api.routes.parameters import RUN_NAME, AgentName, ReadingsHere, RunId
 from genesis_fp16.api.views import LogTail, RunDetail
 from genesis_fp16.daemon.models import list_models
+from genesis_fp16.daemon.operator import find_run
 from genesis_fp16.domain.run import RunState
 from genesis_fp16.guard.evidence import EvidenceError, read_evidence
 from genesis_fp16.runs.run_folder import RUN_ID
@@ -27,6 +31,7 @@ POINTS_IN_TABLE, POINTS_READ = 40, 400
 LOG_BYTES = 8 << 10
 MISMATCHES_SHOWN = 8
 QUEUE_SHOWN = 10
+RUNS_TO_COMPARE = 30
 
 router = APIRouter(include_in_schema=False)
 
@@ -41,8 +46,10 @@ def show_agents(
 ) -> Response:
     """All agents, disabled ones last; with *query* those whose name contains it."""
     known = [show_agent(view) for view in readings.agents()]
-    known.sort(key=lambda agent: (agent.view.state == "disabled", agent.view.name))
-    shown = [agent for agent in known if query.strip().lower() in agent.view.name]
+    known.sort(key=lambda agent: agent.view.name)
+    found = [agent for agent in known if query.strip().lower() in agent.view.name]
+    shown = [agent for agent in found if agent.view.state != "disabled"]
+    disabled = [] if show else [agent for agent in found if agent.view.state == "disabled"]
     if show == "attention":
         shown = [agent for agent in shown if agent.needs_attention]
     elif show == "running":
@@ -54,6 +61,7 @@ def show_agents(
         "agents",
         here="/",
         agents=shown[begin : begin + AGENTS_PER_PAGE],
+        disabled=disabled,
         health=readings.health(),
         of_all=readings.precision_of_all(),
         pause=next((pause for pause in readings.pauses() if pause.agent is None), None),
@@ -153,6 +161,66 @@ def show_runs(
     )
 
 
+@router.get("/timeline")
+def show_timeline(
+    request: Request,
+    readings: ReadingsHere,
+    query: Annotated[str, Query(max_length=40)] = "",
+    hours: Annotated[int, Query(ge=1, le=8760)] = 24,
+    page: Annotated[int, Query(ge=1, le=10_000)] = 1,
+) -> Response:
+    """Runs and rollbacks of all agents that had any in the last *hours*."""
+    until = time.time()
+    since = until - 3600.0 * hours
+    runs = readings.store.timeline.runs(since, until)
+    rollbacks = readings.store.timeline.rollbacks(since, until)
+    names = {run.agent for run in runs} | {one.agent for one in rollbacks if one.agent}
+    found = sorted(name for name in names if query.strip().lower() in name)
+    pages = max(1, math.ceil(len(found) / AGENTS_PER_PAGE))
+    begin = (min(page, pages) - 1) * AGENTS_PER_PAGE
+    return render(
+        request,
+        "timeline",
+        here="/timeline",
+        lines=timeline.draw(found[begin : begin + AGENTS_PER_PAGE], runs, rollbacks, since, until),
+        ticks=timeline.ticks(since, until),
+        since=since,
+        until=until,
+        query=query,
+        hours=hours,
+        page=min(page, pages),
+        pages=pages,
+        page_url=lambda number: request.url.include_query_params(page=number).query,
+    )
+
+
+@router.get("/compare")
+def compare_runs(
+    request: Request,
+    readings: ReadingsHere,
+    first: Annotated[str, Query(pattern=RUN_NAME)],
+    second: Annotated[str, Query(pattern=RUN_NAME)],
+) -> Response:
+    """Two runs side by side."""
+    sides = [_side(readings, find_run(readings.store, name).id) for name in (first, second)]
+    return render(
+        request,
+        "compare",
+        here="/runs",
+        first=sides[0].run,
+        second=sides[1].run,
+        results=compare_results(*sides),
+        settings=compare_settings(*sides),
+    )
+
+
+def _side(readings: Readings, run_id: str) -> Side:
+    run = readings.run(run_id)
+    kept = readings.models(run.agent).versions if run.published else []
+    model = next((version for version in kept if version.run_id == run_id), None)
+    return Side(run=run, spec=readings.spec(run_id), model=model)
+
+
 @router.get("/runs/{run_id}")
 def show_run(
     request: Request,
@@ -176,6 +244,11 @@ def show_run(
         ),
         evaluation=evaluations[-1] if evaluations else None,
         log=_log(readings, run, attempt),
+        others=[
+            other
+            for other in readings.store.runs(run.agent, limit=RUNS_TO_COMPARE)
+            if other.id != run_id
+        ],
     )
 
 

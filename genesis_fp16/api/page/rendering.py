@@ -46,7 +46,9 @@ _environment = jinja2.Environment(
 )
 _environment.globals |= {
     name: getattr(formatting, name)
-    for name in (*("clock", "count", "iso", "number", "power", "relative", "size", "tone"),)
+    for name in (
+        *("clock", "count", "iso", "number", "power", "relative", "size", "tone", "words"),
+    )
 }
 _environment.globals["duration"] = duration
 _environment.globals |= {name: getattr(shown, name) for name in ("subject_url", "why")}

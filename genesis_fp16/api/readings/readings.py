@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+from pydantic import JsonValue
+
 import genesis_fp16
 from genesis_fp16.api import views
 from genesis_fp16.api.readings import run_files
@@ -278,6 +280,10 @@ class Readings:
             attempts_left_out=len(known) - len(shown),
             waits=next((one for one in waits if one.run.id == run_id), None),
         )
+
+    def spec(self, run_id: str) -> dict[str, JsonValue]:
+        """The specification of the run's newest attempt; empty if it cannot be read any more."""
+        return run_files.read_spec(self.home, self.store.attempts(run_id))
 
     def curve(self, run_id: str, points: int) -> views.RunCurve:
         """The run's curve in at most *points* points."""

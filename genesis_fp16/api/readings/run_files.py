@@ -5,18 +5,23 @@ A worker may have replaced any of these files, so links are not followed and siz
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from genesis_fp16.api import views
 from genesis_fp16.domain.attempt import Attempt, attempt_folder, events_path
 from genesis_fp16.domain.errors import GenesisError
+from genesis_fp16.domain.run_spec import LONGEST_SPEC, SPEC_FILE
 from infrastructure.agent_contract.parts import MOST_PARTS
 from infrastructure.events import EventTail
 from infrastructure.events.event import MismatchMeasured, PartStats, StepStats
 from infrastructure.events.plain_text import plain
+from infrastructure.files import read_limited
 
 CURVE_BYTES = 16 << 20  # of one attempt's events; of a longer file its newest quarter of that
 
@@ -48,6 +53,19 @@ def read_curve(home: Path, run_id: str, attempts: Sequence[Attempt], most: int) 
         place = event_id(attempt.number, tail.offset)
     points = [curve_point(stats) for stats in _thinned(merged, most)]
     return views.RunCurve(run=run_id, points=points, last_event_id=place, skipped_bytes=skipped)
+
+
+def read_spec(home: Path, attempts: Sequence[Attempt]) -> dict[str, JsonValue]:
+    """The specification of the newest of *attempts* that still has one; empty if none has."""
+    for attempt in reversed(attempts):
+        path = attempt_folder(home, attempt) / SPEC_FILE
+        try:
+            content = json.loads(read_limited(path, LONGEST_SPEC))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(content, dict):
+            return content
+    return {}
 
 
 def curve_point(stats: StepStats) -> views.CurvePoint:

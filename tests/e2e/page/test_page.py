@@ -21,6 +21,7 @@ def _paths(site: Site) -> list[str]:
     return [
         *("/", "/runs", "/audit", "/reports", "/agents/stormy", "/agents/stormy/guard"),
         *(f"/runs/{run}" for run in runs),
+        *("/timeline", f"/compare?first={runs[0]}&second={runs[1]}"),
         "/runs/20260101T000000-00000000",  # not there
     ]
 
@@ -76,6 +77,53 @@ def test_the_agents_tell_what_decides_their_precision_and_what_is_wrong(browser:
     assert "3 need attention" in browser.text("h1 + p")
     browser.leave(browser.one("h1 + p a").click)
     assert "quick" not in browser.text("tbody")
+
+
+def test_what_does_not_train_shows_no_precision_and_what_is_off_is_folded(browser: Browser) -> None:
+    browser.open("/")
+    rows = {
+        row.find_element(By.CSS_SELECTOR, "th").text: row
+        for row in browser.driver.find_elements(By.CSS_SELECTOR, "tbody tr")
+    }
+    assert not rows["broken"].find_elements(By.CSS_SELECTOR, ".badge")
+    assert rows["stormy"].find_elements(By.CSS_SELECTOR, ".badge")
+    assert "policy" not in rows
+    folded = browser.one("details.fold")
+    assert "disabled" in folded.text
+    assert "GENESIS_AGENTS__POLICY__ENABLED=true" not in folded.text
+    folded.find_element(By.CSS_SELECTOR, "summary").click()
+    assert "GENESIS_AGENTS__POLICY__ENABLED=true" in folded.text
+    browser.open("/?query=poli")
+    assert "1 disabled" in browser.text("main")
+
+
+def test_the_time_line_shows_runs_and_rollbacks_of_all_agents(site: Site, browser: Browser) -> None:
+    browser.open("/timeline?hours=1")
+    drawn = {
+        row.find_element(By.CSS_SELECTOR, "th").text: row
+        for row in browser.driver.find_elements(By.CSS_SELECTOR, ".timeline tbody tr")
+    }
+    assert {"quick", "stormy", "hostile"} <= drawn.keys()
+    assert "1 rollback to FP32" in drawn["stormy"].text
+    assert drawn["stormy"].find_elements(By.CSS_SELECTOR, "path.mark")
+    assert drawn["hostile"].find_elements(By.CSS_SELECTOR, "rect.bad")
+    assert drawn["quick"].find_elements(By.CSS_SELECTOR, "rect.busy")
+    browser.open("/timeline?query=storm")
+    assert len(browser.driver.find_elements(By.CSS_SELECTOR, ".timeline tbody tr")) == 1
+
+
+def test_two_runs_are_compared(site: Site, browser: Browser) -> None:
+    first, second = site.newest_run("quick"), site.newest_run("stormy")
+    browser.complaints()  # of pages before
+    browser.open(f"/compare?first={first}&second={second}")
+    wait_until(lambda: browser.run("document.getElementById('compare').dataset.points"), "curves")
+    assert "loss" in browser.text("#compare-status")
+    different = browser.text("#settings ~ .scroll")
+    assert "settings.epochs" in different
+    assert "1000000" in different
+    assert "attempt_folder" not in browser.text()
+    assert "FP32" in browser.text("#results ~ .scroll")
+    assert browser.complaints() == []
 
 
 def test_the_guards_evidence_has_its_numbers(site: Site, browser: Browser) -> None:
