@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Engine, or_, select
+from sqlalchemy import Engine, Select, or_, select
 
 from genesis_fp16.domain.guard import GuardState
 from genesis_fp16.domain.run import RunState
@@ -45,23 +47,24 @@ class Timeline:
         self._engine = engine
         self._as_spans = RowReader(schema.runs, RunSpan, "the run is not on the time line")
 
-    def runs(self, since: float, until: float) -> list[RunSpan]:
-        """Runs that were under way between *since* and *until*, oldest first."""
-        names = ("id", *RunSpan.__dataclass_fields__)
-        query = (
-            select(*(_columns[name] for name in names))
-            .where(
-                _columns.started_at < until,
-                or_(_columns.finished_at.is_(None), _columns.finished_at >= since),
+    def agents(self, since: float, until: float) -> set[str]:
+        """Agents with a run under way between *since* and *until*."""
+        with read_connection(self._engine) as connection:
+            return set(
+                connection.scalars(_under_way(select(_columns.agent), since, until).distinct())
             )
+
+    def runs(self, since: float, until: float, agents: Collection[str]) -> list[RunSpan]:
+        """Runs of *agents* under way in that time, oldest first; the newest `MOST_RUNS`."""
+        query = (
+            _under_way(select(schema.runs), since, until)
+            .with_only_columns(*(_columns[name] for name in ("id", *RunSpan.__dataclass_fields__)))
+            .where(_columns.agent.in_(agents))
             .order_by(_columns.started_at.desc())
             .limit(MOST_RUNS)
         )
         with read_connection(self._engine) as connection:
-            rows = connection.execute(query).mappings().all()
-        kept = [{name: row[name] for name in names} for row in rows]
-        spans = [self._as_spans.one(row) for row in kept]  # type: ignore[arg-type]
-        return [span for span in reversed(spans) if span is not None]
+            return self._as_spans(connection.execute(query).mappings())[::-1]
 
     def rollbacks(self, since: float, until: float) -> list[RollbackAt]:
         """Trips of the guard and operators' overrides to FP32 in that time, oldest first."""
@@ -87,3 +90,8 @@ class Timeline:
                 for agent, at, actor, reason in connection.execute(by_hand)
             ]
         return sorted(found, key=lambda rollback: rollback.at)
+
+
+def _under_way(query: Select[Any], since: float, until: float) -> Select[Any]:
+    ended = or_(_columns.finished_at.is_(None), _columns.finished_at >= since)
+    return query.where(_columns.started_at < until, ended)

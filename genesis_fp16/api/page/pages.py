@@ -172,17 +172,18 @@ def show_timeline(
     """Runs and rollbacks of all agents that had any in the last *hours*."""
     until = time.time()
     since = until - 3600.0 * hours
-    runs = readings.store.timeline.runs(since, until)
-    rollbacks = readings.store.timeline.rollbacks(since, until)
-    names = {run.agent for run in runs} | {one.agent for one in rollbacks if one.agent}
+    read = readings.store.timeline
+    rollbacks = read.rollbacks(since, until)
+    names = read.agents(since, until) | {one.agent for one in rollbacks if one.agent}
     found = sorted(name for name in names if query.strip().lower() in name)
     pages = max(1, math.ceil(len(found) / AGENTS_PER_PAGE))
     begin = (min(page, pages) - 1) * AGENTS_PER_PAGE
+    shown = found[begin : begin + AGENTS_PER_PAGE]
     return render(
         request,
         "timeline",
         here="/timeline",
-        lines=timeline.draw(found[begin : begin + AGENTS_PER_PAGE], runs, rollbacks, since, until),
+        lines=timeline.draw(shown, read.runs(since, until, shown), rollbacks, since, until),
         ticks=timeline.ticks(since, until),
         since=since,
         until=until,
