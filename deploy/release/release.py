@@ -48,7 +48,7 @@ def changes_of(changelog: str, release: str, *, draft: bool) -> str:
     """The changelog's section of *release*.
 
     Raises:
-        NotReadyError: There is none, or it has no date and this is no *draft*.
+        NotReadyError: There is none, or it has no date and *draft* is false.
     """
     heading = _HEADING.format(version=re.escape(release))
     section = re.search(heading, changelog, re.MULTILINE | re.DOTALL)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genesis_fp16.daemon.backup import BackupError, back_up, restore
+from genesis_fp16.daemon.backup import BackupError, restore
 from genesis_fp16.domain.attempt import events_path
 from genesis_fp16.domain.run import Run
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store, StoreError
-from tests.e2e.torture.service import Service
+from tests.e2e.torture.round import ENDED
+from tests.e2e.torture.service import Row, Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,30 +63,43 @@ class BackupTaker:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _take(self, service: Service, folder: Path) -> None:
-        settings = Settings(home=service.home, database_url=service.database.url)
-        with closing(Store.open(settings)) as store:
-            before = {run.id: run for run in store.runs(limit=1000)}
-        back_up(settings, folder / "backup")
+        before = service.rows()
+        self._back_up(service, folder / "backup")
         local = Settings(home=folder / "home")
         restore(local, folder / "backup")
         with closing(Store.open(local)) as store:
             after = {run.id: run for run in store.runs(limit=1000)}
-            for run_id, run in before.items():
-                self._compare(run, after.get(run_id), store, settings, local)
+            for row in before:
+                self._compare(row, after.get(row.id), store, service.home, local)
         self.taken += 1
 
+    def _back_up(self, service: Service, folder: Path) -> None:
+        """Take a backup by the command, as an operator does.
+
+        In this process it would share the locks of the database with the faults, which read it.
+        """
+        environment = os.environ | {"GENESIS_HOME": str(service.home)}
+        if service.database.url is not None:
+            environment["GENESIS_DATABASE_URL"] = service.database.url
+        command = [sys.executable, "-P", "-m", "genesis_fp16", "backup", str(folder)]
+        done = subprocess.run(
+            command, env=environment, cwd=folder.parent, check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise BackupError(done.stderr)
+
     def _compare(
-        self, run: Run, restored: Run | None, store: Store, settings: Settings, local: Settings
+        self, row: Row, restored: Run | None, store: Store, home: Path, local: Settings
     ) -> None:
         if restored is None:
-            self.problems.append(f"run {run.id} is not in a backup that was begun after it")
+            self.problems.append(f"run {row.id} is not in a backup that was begun after it")
             return
-        if run.finished and restored != run:
-            self.problems.append(f"run {run.id} had ended as {run.state}, restored: {restored}")
+        if row.state in ENDED and restored.state != row.state:
+            self.problems.append(f"run {row.id} had ended as {row.state}, not {restored.state}")
         if restored.active:
-            self.problems.append(f"run {run.id} is {restored.state} although nobody has it")
-        for attempt in store.attempts(run.id):
-            path, source = events_path(local.home, attempt), events_path(settings.home, attempt)
+            self.problems.append(f"run {row.id} is {restored.state} although nobody has it")
+        for attempt in store.attempts(row.id):
+            path, source = events_path(local.home, attempt), events_path(home, attempt)
             size = path.stat().st_size if path.exists() else 0
             damaged = not source.exists() or source.stat().st_size < attempt.events_offset
             if size < attempt.events_offset and not damaged:
