@@ -81,7 +81,8 @@ class BackupTaker:
         environment = os.environ | {"GENESIS_HOME": str(service.home)}
         if service.database.url is not None:
             environment["GENESIS_DATABASE_URL"] = service.database.url
-        command = [sys.executable, "-P", "-m", "genesis_fp16", "backup", str(folder)]
+        program = Path(sys.executable).with_name("genesis-fp16")
+        command = [str(program), "backup", str(folder)]
         done = subprocess.run(
             command, env=environment, cwd=folder.parent, check=False, capture_output=True, text=True
         )
