@@ -262,6 +262,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--agents", type=int, default=20, help="of the daemon whose memory counts")
     options = parser.parse_args(arguments)
     rows = []
+    for row in _measured(options):
+        rows.append(row)
+        sys.stderr.write(f"{row['what']}: {row['result']}\n")  # a part is worth something, too
+    print(format_table(rows, _COLUMNS))
+    return 0
+
+
+def _measured(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         home, models = Path(folder, "home"), [Path(folder, "first"), Path(folder, "second")]
         for number, path in enumerate(models):
@@ -271,36 +279,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in range(8):
             _publish(models[0], home / "agents" / f"a{number}")
         with serving(home) as served:
-            rows += measure_one_connection(served, options.calls)
+            yield from measure_one_connection(served, options.calls)
             per_connection = max(2, 2 * options.calls // options.connections)
-            rows.append(measure_durable(served, options.connections, per_connection))
-            rows.append(
-                measure_switches(
-                    served,
-                    models,
-                    connections=options.connections,
-                    rate=options.rate,
-                    seconds=options.seconds,
-                )
+            yield measure_durable(served, options.connections, per_connection)
+            yield measure_switches(
+                served,
+                models,
+                connections=options.connections,
+                rate=options.rate,
+                seconds=options.seconds,
             )
-        rows += measure_many(Path(folder, "many"), small, options.models)
+        yield from measure_many(Path(folder, "many"), small, options.models)
         if options.kills:
             killed = kill_and_count(Path(folder, "killed"), options.kills)
-            rows.append(
-                _row(
-                    f"{options.kills} kills of predictor, API and daemon: lost / doubled",
-                    "0 / 0",
-                    f"{killed.lost} / {killed.doubled} of {killed.acknowledged}",
-                    met=killed.lost == killed.doubled == 0,
-                )
+            yield _row(
+                f"{options.kills} kills of predictor, API and daemon: lost / doubled",
+                "0 / 0",
+                f"{killed.lost} / {killed.doubled} of {killed.acknowledged}",
+                met=killed.lost == killed.doubled == 0,
             )
         if options.agents:
             size = measure_daemon_bytes(Path(folder, "daemon"), options.agents) / 2**20
             what = f"the daemon's own memory, {options.agents} agents, API and predictor"
-            rows.append(_row(what, "100 MiB", f"{size:.0f} MiB", met=size < 100))
-    rows += measure_client(options.calls)
-    print(format_table(rows, _COLUMNS))
-    return 0
+            yield _row(what, "100 MiB", f"{size:.0f} MiB", met=size < 100)
+    yield from measure_client(options.calls)
 
 
 if __name__ == "__main__":

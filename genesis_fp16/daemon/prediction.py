@@ -31,6 +31,7 @@ from genesis_fp16.system.tokens import UNREADABLE
 
 SOCKET_NAME = "predict.sock"
 STOP_SECONDS = 4.0
+OWN_STOP_SECONDS = 0.3  # of a process that keeps nothing, and may hang while the loop waits
 TELL_SECONDS = 1.0  # between two looks at what the process should know
 _WARNINGS = (
     "agent_not_loaded",
@@ -206,7 +207,7 @@ class OwnProcess:
         self.service = ServiceProcess(
             "predictor",
             clock,
-            stop_seconds=STOP_SECONDS,
+            stop_seconds=OWN_STOP_SECONDS,
             on_line=self._on_report,
             most_bytes=settings.predict_own_mib << 20,
             fields={"agent": agent},

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.process
 
 def test_it_prints_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"calls": 6, "connections": 3, "rate": 30, "seconds": 2, "models": 4}
-    sizes |= {"kills": 3, "agents": 0}
+    sizes |= {"kills": 2, "agents": 0}
     assert main([f"--{name}={value}" for name, value in sizes.items()]) == 0
     shown = capsys.readouterr().out
     for what in ("rank of 10 actions", "outcome, durable", "7 switches", "memory then", "0 / 0 of"):
