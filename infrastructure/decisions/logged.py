@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infrastructure.decisions.log import OnDamage, read_record, read_records
+from infrastructure.decisions.content_hash import content_hash
+from infrastructure.decisions.log import (
+    DecisionLog,
+    LogWriteError,
+    OnDamage,
+    read_record,
+    read_records,
+)
 from infrastructure.decisions.records import BEGINNING, DamagedLineError, LogRecord, Place
+
+_TOGETHER = 1000  # decisions that are appended in one batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,3 +93,70 @@ def _joined(log: Path, outcome: LogRecord) -> Iterator[LoggedDecision]:
         reward=outcome.get("reward"),
         next_observation=outcome.get("next_observation") or {},
     )
+
+
+def append_decisions(log: Path, decisions: Iterable[LoggedDecision]) -> int:
+    """Append decisions of elsewhere with their outcomes; one whose id is known counts as appended.
+
+    Returns:
+        Number of decisions that were new.
+
+    Raises:
+        LogBusyError: A predictor writes to this log.
+        LogWriteError: The disk is full or fails.
+    """
+    with closing(DecisionLog(log)) as writer:
+        try:
+            writer.open()
+        except OSError as error:
+            raise error if isinstance(error, LogWriteError) else LogWriteError(log, error) from None
+        known = {record["id"] for _, _, record in read_records(log) if record["kind"] != "outcome"}
+        new, waiting = 0, list[LoggedDecision]()
+        for decision in decisions:
+            if decision.id not in known:
+                known.add(decision.id)
+                waiting.append(decision)
+                new += 1
+            if len(waiting) >= _TOGETHER:
+                _append(writer, waiting)
+                waiting = []
+        _append(writer, waiting)
+    return new
+
+
+def _append(writer: DecisionLog, decisions: Sequence[LoggedDecision]) -> None:
+    """Append the decisions as choices, then their outcomes."""
+    choices = [
+        {
+            "kind": "choice",
+            "id": each.id,
+            "at": each.at,
+            "content": content_hash("imported", each.id),
+            "group": each.group,
+            "observation": each.observation,
+            "actions": each.actions,
+            "chosen": each.chosen,
+            "propensity": each.propensity,
+            "deadline": each.at,
+        }
+        for each in decisions
+    ]
+    places = writer.append(choices) if choices else []
+    outcomes = [
+        {
+            "kind": "outcome",
+            "id": each.id,
+            "at": each.at,
+            "content": content_hash("imported", each.id),
+            "report": None,
+            "of": place,
+            "deadline": each.at,
+            "state": "recorded",
+            "superfluous": False,
+            "next_observation": each.next_observation,
+            **({} if each.reward is None else {"reward": each.reward}),
+        }
+        for place, each in zip(places, decisions, strict=True)
+    ]
+    if outcomes:
+        writer.append(outcomes)

@@ -72,3 +72,31 @@ def test_a_group_is_removed_and_the_models_that_have_seen_it_are_named(
     assert (again["transitions"], again["seen_by"]) == (0, [])
     wrong = ask("records", "delete", "no-such", "--group", "g", "--reason", "why")
     assert wrong.exit_code != 0
+
+
+def test_decisions_go_out_as_dsjson_and_come_in_once(
+    ask: Callable[..., Result], store: Store, folder: Path
+) -> None:
+    del store
+    agent = load_settings().home / "agents" / "se-darwin"
+    agent.mkdir(parents=True)
+    line = (
+        '{"_label_cost":-1,"_label_probability":0.8,"_label_Action":2,"EventId":"%s",'
+        '"c":{"x":1,"_multi":[{"tool":"a"},{"tool":"b"}]}}'
+    )
+    source = folder / "in.dsjson"
+    source.write_text(f"{line % 'e1'}\nnonsense\n\n{line % 'e2'}\n")
+    done = ask("records", "import", "se-darwin", str(source))
+    assert done.exit_code == 0, done.output
+    assert "2 decisions are new, 0 were there; 1 lines are left out" in done.stdout
+    assert "line 2: it is not JSON" in done.stdout
+    assert (
+        "0 decisions are new, 2 were" in ask("records", "import", "se-darwin", str(source)).stdout
+    )
+    exported = folder / "out.dsjson"
+    assert "2 decisions" in ask("records", "export", "se-darwin", str(exported)).stdout
+    first, second = exported.read_text().splitlines()
+    assert '"EventId":"e1"' in first
+    assert '"_label_probability":0.8' in second
+    missing = ask("records", "import", "se-darwin", str(folder / "none"))
+    assert missing.exit_code != 0
