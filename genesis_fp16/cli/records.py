@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,12 +71,13 @@ def export(
 ) -> None:
     """Write AGENT's decisions with propensity and outcome as dsjson, for vw --dsjson."""
     from infrastructure.decisions.dsjson import write_line
+    from infrastructure.decisions.log import logs_of
     from infrastructure.decisions.logged import logged_decisions
 
-    log, written, left_out = _log_of(agent), 0, 0
+    logs, written, left_out = logs_of(_folder_of(agent)), 0, 0
     try:
         with atomic_file(file) as output:
-            for decision in logged_decisions(log):
+            for decision in chain.from_iterable(map(logged_decisions, logs.values())):
                 if decision.propensity is None:
                     left_out += 1
                     continue
@@ -92,12 +94,12 @@ def import_(
 ) -> None:
     """Add the decisions of a file in dsjson to AGENT's log; its next run takes them in, each once.
 
-    Lines that are no decision are left out and named.
+    Lines that hold no decision are left out and named.
     """
     from infrastructure.decisions.dsjson import DsjsonError, read_lines
     from infrastructure.decisions.logged import append_decisions
 
-    log, refused, read = _log_of(agent), list[str](), 0
+    log, refused, read = _folder_of(agent) / LOG_FOLDER, list[str](), 0
 
     def decisions() -> Iterator[LoggedDecision]:
         nonlocal read
@@ -123,8 +125,8 @@ def import_(
         print_line(problem)
 
 
-def _log_of(agent: str) -> Path:
+def _folder_of(agent: str) -> Path:
     settings = load_location()
     with open_existing_store(settings) as store:
         name = check_agent_name(agent, store) or agent
-    return settings.home.absolute() / "agents" / name / LOG_FOLDER
+    return settings.home.absolute() / "agents" / name

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -42,11 +43,11 @@ class LoggedDecisions:
     """What the estimate is read from, and what it must show.
 
     Attributes:
-        log: Folder of the agent's decisions; may be missing.
+        logs: Folders of the agent's logs of decisions; may be missing.
         gate: See `OffPolicyGate`.
     """
 
-    log: Path
+    logs: Sequence[Path]
     gate: OffPolicyGate = ""
 
 
@@ -87,7 +88,7 @@ def check_off_policy(
         test_groups: Groups on which neither model was trained.
     """
     gate = logged.gate
-    sample = _Sample.of(_usable(logged.log, test_groups, candidate.spec), candidate.spec)
+    sample = _Sample.of(_usable(logged.logs, test_groups, candidate.spec), candidate.spec)
     if sample is None:
         problem = "no decision in the test groups has a propensity below 1"
         return OffPolicyCheck(problem=_refused(gate, problem) if gate == "better" else "")
@@ -206,9 +207,11 @@ class _Sample:
         return [decision.group for decision in self.decisions]
 
 
-def _usable(log: Path, groups: Collection[str], spec: TransitionSpec) -> Iterator[LoggedDecision]:
+def _usable(
+    logs: Sequence[Path], groups: Collection[str], spec: TransitionSpec
+) -> Iterator[LoggedDecision]:
     known = frozenset(groups)
-    for decision in logged_decisions(log):
+    for decision in chain.from_iterable(map(logged_decisions, logs)):
         if decision.group not in known or decision.propensity is None:
             continue
         explored = decision.propensity < 1.0 or len(decision.actions) == 1

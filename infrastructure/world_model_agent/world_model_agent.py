@@ -30,7 +30,7 @@ from infrastructure.agent_contract.agent import RecordedTransitions
 from infrastructure.agent_contract.run_context import ROWS_FOLDER
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.agent_contract.transition import TransitionSpec
-from infrastructure.decisions import LOG_FOLDER
+from infrastructure.decisions.log import logs_of
 from infrastructure.trajectories.collector import collector_paused
 
 if TYPE_CHECKING:
@@ -219,7 +219,9 @@ class WorldModelAgent(ABC):
             folder,
             self.build_model,
             self.prior_folder,
-            LoggedDecisions(log=context.agent_folder / LOG_FOLDER, gate=self.off_policy_gate),
+            LoggedDecisions(
+                logs=tuple(logs_of(context.agent_folder).values()), gate=self.off_policy_gate
+            ),
         )
         world_model = WorldModel.from_fitted(decision.candidate, decision.metrics)
         world_model.beaten_prior = decision.beaten_prior

@@ -93,7 +93,7 @@ def _write(folder, explore, *, rewards):
 
 def test_the_estimate_is_what_the_choices_are_worth(logs, models):
     check = check_off_policy(
-        LoggedDecisions(log=logs["explores"]), TEST_GROUPS, models["x"], models["y"]
+        LoggedDecisions(logs=[logs["explores"]]), TEST_GROUPS, models["x"], models["y"]
     )
     metrics = check.metrics
     assert metrics["off_policy.decisions"] == 900
@@ -105,7 +105,9 @@ def test_the_estimate_is_what_the_choices_are_worth(logs, models):
 
 
 def test_reported_rewards_are_what_a_decision_is_worth(logs, models):
-    check = check_off_policy(LoggedDecisions(log=logs["rewards"]), TEST_GROUPS, models["x"], None)
+    check = check_off_policy(
+        LoggedDecisions(logs=[logs["rewards"]]), TEST_GROUPS, models["x"], None
+    )
     assert check.metrics["off_policy.value"] == pytest.approx(8.0, abs=0.6)
     assert check.metrics["off_policy.gain"] == pytest.approx(5.0, abs=1.0), "z comes first"
     assert "in reward" in check.text
@@ -125,7 +127,7 @@ def test_the_gate_refuses_what_the_estimate_speaks_against(
     logs, models, candidate, in_use, gate, refused
 ):
     check = check_off_policy(
-        LoggedDecisions(log=logs["explores"], gate=gate),
+        LoggedDecisions(logs=[logs["explores"]], gate=gate),
         TEST_GROUPS,
         models[candidate],
         models[in_use],
@@ -137,16 +139,16 @@ def test_the_gate_refuses_what_the_estimate_speaks_against(
 
 def test_without_exploration_nothing_is_estimated(logs, models, tmp_path):
     for folder in (logs["never"], tmp_path):
-        logged = LoggedDecisions(log=folder, gate="not_worse")
+        logged = LoggedDecisions(logs=[folder], gate="not_worse")
         check = check_off_policy(logged, TEST_GROUPS, models["x"], models["y"])
         assert (check.text, check.problem, check.metrics) == ("", "", {})
-    logged = LoggedDecisions(log=logs["never"], gate="better")
+    logged = LoggedDecisions(logs=[logs["never"]], gate="better")
     check = check_off_policy(logged, TEST_GROUPS, models["x"], models["y"])
     assert "no decision in the test groups has a propensity below 1" in check.problem
 
 
 def test_few_decisions_are_not_enough(logs, models):
-    logged = LoggedDecisions(log=logs["explores"], gate="better")
+    logged = LoggedDecisions(logs=[logs["explores"]], gate="better")
     check = check_off_policy(logged, TEST_GROUPS[:60], models["x"], models["y"])
     assert "off_policy.gain" not in check.metrics
     assert "not enough" in check.text
