@@ -128,12 +128,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replications", type=int, default=500)
     parser.add_argument("--first-seed", type=int, default=1_000_000)
+    parser.add_argument("--explore", type=float, nargs="+", default=EXPLORATIONS)
     given = parser.parse_args(arguments)
     print(f"{given.replications} replications of {ROWS} decisions; coverage of 95 % intervals")
     print("set             explore  value: enough  snips    DR   gain: enough  snips    DR")
     for name in SETS:
         bandit = load(name)
-        for explore in EXPLORATIONS:
+        for explore in given.explore:
             seeds = range(given.first_seed, given.first_seed + given.replications)
             results = [replicate(bandit, explore, seed) for seed in seeds]
             cells = []

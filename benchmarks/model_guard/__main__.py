@@ -1,10 +1,11 @@
 """Run it: ``python -m benchmarks.model_guard``.
 
-Each trial fits and publishes a model as a run does, by the gate's own metrics, and shows the
-predictor's judge and the daemon's guard what comes true: for each kind of drift once from a third of
-the rows that nothing has seen (healthy), once with a drift planted after the first of them. Of the inputs, one is changed that is
-drawn among those whose change costs at least a fifth of the held-out skill, measured on all drifted
-rows; where none does, the trial is left out, and printed. Sets of the report only.
+Each trial publishes a model as a run does, with the gate's own metrics, and shows the predictor's
+judge and the daemon's guard what comes true: for each kind of drift once from a third of the rows
+that nothing has seen (healthy), once with a drift planted after the first of them. Of the inputs,
+one is changed that is drawn among those whose change costs at least a fifth of the held-out skill,
+measured on all drifted rows; where none does, the trial is printed and does not count. Sets of the
+report only.
 """
 
 from __future__ import annotations
