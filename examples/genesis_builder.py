@@ -14,6 +14,7 @@ import json
 import logging
 import random
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -126,9 +127,14 @@ def main() -> None:
             asyncio.run(build(builder, agent, make_order(draw, number), draw))
             for number in range(first, first + given.builds)
         )
-        agent.flush(30.0)
+        until = time.monotonic() + 120.0
+        while not agent.flush(10.0) and time.monotonic() < until:
+            time.sleep(1.0)  # a predictor takes seconds to start; without one, reports wait on disk
         status = agent.status
-    print(f"{successes} of {given.builds} builds succeeded; {status.sent} reports sent")
+    print(
+        f"{successes} of {given.builds} builds succeeded; {status.sent} reports sent, "
+        f"{status.waiting_bytes} bytes wait {status.problem}"
+    )
 
 
 if __name__ == "__main__":

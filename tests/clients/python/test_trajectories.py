@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -16,7 +18,7 @@ from genesis_client.trajectories import record_trajectories
 
 from infrastructure.trajectories.genesis_records.replay_trajectories import decode_trajectory
 from tests.clients.python.predictor_process import PredictorProcess
-from tests.patience import crowding
+from tests.patience import crowding, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -119,6 +121,40 @@ def test_no_failure_reaches_genesis(
     predictor.kill()
     buffer.store_trajectory(Trajectory("w", steps=STEPS))
     assert len(buffer.stored) == 3
+
+
+def test_what_a_killed_process_has_stored_is_recorded_once(
+    predictor: PredictorProcess, tmp_path: Path
+) -> None:
+    predictor.kill()
+    spool = tmp_path / "spool"
+    code = (
+        "from genesis_client import Agent\n"
+        "from genesis_client.trajectories import record_trajectories\n"
+        "from tests.clients.python.test_trajectories import STEPS, ReplayBuffer, Trajectory\n"
+        f"agent, buffer = Agent('builder', home={str(predictor.folder)!r}, spool={str(spool)!r}), "
+        "ReplayBuffer()\n"
+        "record_trajectories(buffer, {'*': agent})\n"
+        "number = 0\n"
+        "while True:\n"
+        "    number += 1\n"
+        "    print(buffer.store_trajectory(Trajectory(f't{number}', steps=STEPS)), flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    stored = [child.stdout.readline().strip() for _ in range(50)]
+    child.kill()
+    stored += [line.strip() for line in child.stdout if line.endswith("\n")]
+    child.wait()
+    child.stdout.close()
+    predictor.start()
+    buffer, expected = ReplayBuffer(), 3 * len(stored) + 3
+    with Agent("builder", home=predictor.folder, spool=spool) as agent:
+        record_trajectories(buffer, {"*": agent})
+        buffer.store_trajectory(Trajectory("later", steps=STEPS))
+        wait_until(lambda: len(predictor.journal("transition")) >= expected)
+        assert agent.flush(10.0)
+    assert len(predictor.journal("transition")) <= expected + 3  # one more was on its way
 
 
 def test_recording_is_cheap(tmp_path: Path) -> None:
