@@ -11,6 +11,18 @@ Object = Mapping[str, Any]
 
 _ENDED = {"Succeeded": JobState.SUCCEEDED, "Failed": JobState.FAILED}
 _LONGEST_REASON = 300  # characters
+_REMEDIES = {  # part of a reason to the remedy
+    "OOMKilled": "out of memory: raise GENESIS_JOB_MEMORY_MIB",
+    "Evicted": "its node ran short: ask for what it needs in GENESIS_JOB_MEMORY_MIB",
+    "Eviction": "the pod was evicted, as when a node is drained; it goes on elsewhere",
+    "Preempt": "a pod of higher priority took its place; it goes on when there is room",
+    "TaintManager": "its node was lost or tainted; it goes on elsewhere",
+    "NodeLost": "its node was lost; it goes on elsewhere",
+    "PodGC": "its node was removed; it goes on elsewhere",
+    "TerminationByKubelet": "its node shut down or ran short; it goes on elsewhere",
+    "NodeShutdown": "its node shut down; it goes on elsewhere",
+    "DeadlineExceeded": "it took longer than GENESIS_JOB_MINUTES",
+}
 _IN_PROGRESS = ("ContainerCreating", "PodInitializing")
 
 
@@ -44,12 +56,14 @@ def _status_of_living(pods: Sequence[Object]) -> JobStatus:
 def _status_of_ended(job: Object, pods: Sequence[Object]) -> JobStatus | None:
     for kind, state in (("Failed", JobState.FAILED), ("Complete", JobState.SUCCEEDED)):
         if condition := _condition(job, kind):
-            return JobStatus(state=state, reason=_text(condition))
+            words = _last_words(pods) if state is JobState.FAILED else ""
+            reason = ": ".join(filter(None, (words, _text(condition))))
+            return JobStatus(state=state, reason=reason)
     if not pods:
         return None
     phases = {_ENDED[_phase(pod)] for pod in pods}  # the Job's controller has not come round yet
     state = JobState.FAILED if JobState.FAILED in phases else JobState.SUCCEEDED
-    return JobStatus(state=state, reason=_why_ended(pods[0]))
+    return JobStatus(state=state, reason=_last_words(pods))
 
 
 def _phase(pod: Object) -> str:
@@ -88,13 +102,36 @@ def _why_pending(pod: Object) -> str:
     return f"{_name(pod)} is pending"
 
 
-def _why_ended(pod: Object) -> str:
-    status = pod.get("status", {})
-    if status.get("reason"):  # Evicted, DeadlineExceeded, Preempting
-        return _text(status)
-    for container in status.get("containerStatuses") or []:
-        if ended := container.get("state", {}).get("terminated"):
-            return f"{ended.get('reason') or 'ended'}, exit code {ended.get('exitCode')}"
+def _last_words(pods: Sequence[Object]) -> str:
+    """Why pods that have ended did so, with the remedy; empty if they do not tell.
+
+    Kubernetes says it in several places, of which any may be empty: a container's state, its last
+    state, the pod's conditions, the pod's own reason. What was killed for memory comes first, since
+    the others follow from it.
+    """
+    ended = [
+        container.get(key, {}).get("terminated") or {}
+        for pod in pods
+        for group in ("containerStatuses", "initContainerStatuses")
+        for container in pod.get("status", {}).get(group) or []
+        for key in ("state", "lastState")
+    ]
+    disrupted = [
+        condition
+        for pod in pods
+        for condition in pod.get("status", {}).get("conditions") or []
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
+    ]
+    killed = [state for state in ended if state.get("reason") == "OOMKilled"]
+    by_reason = [pod["status"] for pod in pods if pod.get("status", {}).get("reason")]
+    failed = [state for state in ended if state.get("exitCode") or state.get("signal")]
+    for source in (*killed, *disrupted, *by_reason, *failed):
+        reason = str(source.get("reason") or "the container ended")
+        code = source.get("exitCode")
+        words = _text({"reason": reason, "message": source.get("message")})
+        words += "" if code is None else f", exit code {code}"
+        remedy = next((text for name, text in _REMEDIES.items() if name in reason), "")
+        return f"{words}; {remedy}" if remedy else words
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,7 @@ class BackupTaker:
             folder = Path(tempfile.mkdtemp(prefix="torture-backup-"))
             try:
                 self._take(service, folder)
-            except (BackupError, StoreError, OSError):
+            except (BackupError, StoreError, OSError, sqlite3.Error):
                 self.refused += 1
             finally:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -64,6 +64,54 @@ CASES = {
 }
 
 
+KILLED = {"reason": "OOMKilled"}  # airflow#73164: nothing else, and told as "because of None"
+
+
+def _disrupted(reason: str, message: str = "") -> dict[str, Any]:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    return _pod("Failed", conditions=[condition | ({"message": message} if message else {})])
+
+
+LAST_WORDS = {
+    "only a reason": (
+        _pod("Failed", {"state": {"terminated": KILLED}}),
+        "OOMKilled; out of memory",
+    ),
+    "in the last state": (
+        _pod("Failed", {"state": {}, "lastState": {"terminated": KILLED | {"exitCode": 137}}}),
+        "OOMKilled, exit code 137; out of memory: raise GENESIS_JOB_MEMORY_MIB",
+    ),
+    "of a container before": (
+        _pod("Failed", initContainerStatuses=[{"state": {"terminated": KILLED}}]),
+        "OOMKilled; out of memory",
+    ),
+    "killed, and therefore evicted": (
+        _pod("Failed", {"state": {"terminated": KILLED}}, reason="Evicted"),
+        "OOMKilled; out of memory",
+    ),
+    "preempted": (
+        _disrupted("PreemptionByScheduler", "by a pod of higher priority"),
+        "PreemptionByScheduler: by a pod of higher priority; a pod of higher priority took",
+    ),
+    "drained": (_disrupted("EvictionByEvictionAPI"), "EvictionByEvictionAPI; the pod was evicted"),
+    "node lost": (_disrupted("DeletionByTaintManager"), "; its node was lost or tainted"),
+    "node gone": (_pod("Failed", reason="NodeLost"), "NodeLost; its node was lost"),
+    "by a signal alone": (
+        _pod("Failed", {"state": {"terminated": {"signal": 9}}}),
+        "the container ended",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pod", "words"), LAST_WORDS.values(), ids=LAST_WORDS)
+@pytest.mark.parametrize("job", [_job(), _job("Failed")], ids=["not counted yet", "counted"])
+def test_last_words_are_found_wherever_kubernetes_says_them(job, pod, words: str) -> None:
+    status = job_status(job, [_pod("Failed"), pod])
+    assert status.state is JobState.FAILED
+    assert words in status.reason
+    assert "None" not in status.reason
+
+
 @pytest.mark.parametrize(("job", "pods", "state", "reason"), CASES.values(), ids=CASES)
 def test_status(job: dict[str, Any], pods: list[Any], state: JobState, reason: str) -> None:
     status = job_status(job, pods)
