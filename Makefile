@@ -7,7 +7,7 @@ SEED ?= 0
 SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: help run test test-long genesis-tests quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model bench-predictor gpu format clean everything install uninstall docs docs-serve wheel drill release audit screenshots manifests boot-test torture prior
+.PHONY: help run test test-long genesis-tests quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model bench-predictor gpu format clean everything install uninstall docs docs-serve wheel drill release audit fuzz screenshots manifests boot-test torture prior
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
@@ -68,6 +68,10 @@ release: docs $(VENV)/release  ## Build both distributions with their SBOM into 
 
 audit: $(STAMP) $(if $(ADVISORIES),,$(VENV)/release)  ## Check pinned versions for known vulnerabilities; ADVISORIES=FILE without network
 	$(if $(ADVISORIES),$(BIN)/python deploy/release/audit.py $(ADVISORIES),$(RELEASE)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt)
+
+SECONDS ?= 60
+fuzz: $(STAMP)  ## Try odd inputs on every parser of what others write, for SECONDS (an hour: 3600)
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 drill: $(STAMP)  ## Rehearse the rollback with a real daemon, in a minute
 	$(BIN)/python deploy/drill/drill.py

@@ -55,6 +55,7 @@ class Torture:
         self._own_disk = own_disk
         self._reaper = Reaper()
         self._service: Service | None = None
+        self._backups = BackupTaker(lambda: self._service)
         self._homes = 0
         self._known: set[str] = set()
         self._references: dict[tuple[bool, int, str], Weights] = {}
@@ -73,9 +74,8 @@ class Torture:
         """Play all rounds; return the number of violations."""
         begun = time.monotonic()
         first = self._options.first
-        backups = BackupTaker(lambda: self._service)
         if self._options.backups:
-            backups.start()
+            self._backups.start()
         try:
             for number in range(first, first + self._options.rounds):
                 fault, rng = self.plan(number)
@@ -86,9 +86,10 @@ class Torture:
                     self._play(number, fault, rng)
         finally:  # also when interrupted
             if self._options.backups:
-                backups.stop()
-                print(f"{backups.taken} backups put back and compared, {backups.refused} refused")
-                self.violations += backups.problems
+                self._backups.stop()
+                taken, refused = self._backups.taken, self._backups.refused
+                print(f"{taken} backups put back and compared, {refused} refused")
+                self.violations += self._backups.problems
             self._end_home(keep=False)
             self._summarise(time.monotonic() - begun)
         return len(self.violations)
@@ -106,7 +107,8 @@ class Torture:
             for run in played.runs:
                 (run.plan / "hurry").touch()
             played.until_ended()
-            problems = check_round(played, self._references, before, self._known)
+            with self._backups.idle:  # its process is one that a round may not leave
+                problems = check_round(played, self._references, before, self._known)
             self._known |= {run.id for run in played.runs}
         except Exception as error:  # a violation, too
             traceback.print_exc()

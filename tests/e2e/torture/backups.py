@@ -34,11 +34,13 @@ class BackupTaker:
         taken: Backups that were put back and compared.
         refused: Backups that were refused with words, as of a home that a round has damaged.
         problems: What a backup had lost.
+        idle: Held while a backup is taken.
     """
 
     def __init__(self, service: Callable[[], Service | None]) -> None:
         self.taken, self.refused = 0, 0
         self.problems: list[str] = []
+        self.idle = threading.Lock()
         self._service, self._stop = service, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -57,7 +59,8 @@ class BackupTaker:
                 continue
             folder = Path(tempfile.mkdtemp(prefix="torture-backup-"))
             try:
-                self._take(service, folder)
+                with self.idle:
+                    self._take(service, folder)
             except (BackupError, StoreError, OSError, sqlite3.Error):
                 self.refused += 1
             finally:
