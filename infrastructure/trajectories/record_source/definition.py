@@ -291,7 +291,7 @@ def parse_definition(content: bytes, path: Path) -> AgentDefinition:
         raise DefinitionError(
             f"{path} is not UTF-8 at byte {error.start}: write it as UTF-8"
         ) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number with 5,000 digits
         raise DefinitionError(
             f"{path} is not TOML: {error}; write tables as [source], and keys as name = value"
         ) from None

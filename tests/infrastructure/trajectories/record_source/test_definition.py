@@ -195,3 +195,8 @@ def test_a_server_is_described_by_its_own_keys(source: str, message: str) -> Non
     text = f'[source]\nformat = "replay-trajectories"\n{source}'
     with pytest.raises(DefinitionError, match=message):
         parse_definition(text.encode(), Path("builder.toml"))
+
+
+def test_a_number_of_thousands_of_digits_is_refused() -> None:  # found by `make fuzz`
+    with pytest.raises(DefinitionError, match="is not TOML"):
+        parse_definition(b"schedule = " + b"1" * 5000, Path("a.toml"))
