@@ -179,7 +179,7 @@ class _Encoded:
         rows = first.shape[0]
         seen = cast("Mapping[str, Sequence[bool]]", encoder.to_json()["seen"])
         none_N = torch.zeros(rows, dtype=torch.bool)
-        encoded = cls(rows=rows, far_N=none_N, incomplete_N=none_N)
+        encoded = cls(rows=rows, far_N=none_N, incomplete_N=none_N.clone())
         for key, kind in fields.items():
             if isinstance(kind, Box):
                 standardiser = encoder.standardiser(key)
