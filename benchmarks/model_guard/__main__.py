@@ -36,6 +36,7 @@ from infrastructure.world_model_agent.publication import gate_publication
 SETS = ("fair", "sms_spam", "diamonds", "computers", "randhie")
 TUNING_SETS = ("hotel_rates", "budget_food", "deliveries", "saratoga", "hpc_data")
 TRAINED_ROWS = 2500
+ENOUGH_SKILL = 0.4  # standard deviations of a loss: the least of the sets for tuning
 BEFORE, WITHIN, STEP = 200, 500, 10  # outcomes before the drift, after it, and in a report
 
 
@@ -128,6 +129,15 @@ def trial(
     }
 
 
+def _share(trials: Sequence[Mapping[str, Any]]) -> str:
+    acted = [each for each in trials if each["drift"] is not None and each["drift"] > 0]
+    return f"acted in {len(acted)} of {len(trials)} within {WITHIN} outcomes"
+
+
+def _able(trials: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [each for each in trials if each["skill"] >= ENOUGH_SKILL]
+
+
 def describe(result: Mapping[str, Any]) -> str:
     """A trial in a line."""
     where = f"{result['set']} {result['seed']}, {result['kind']}, {result['field']}"
@@ -164,13 +174,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if result["cost"] >= settings.model_guard_skill_loss:
                 done.append(result)
     for kind in KINDS:
-        of_kind = [each for each in done if each["kind"] == kind]
-        acted = [each for each in of_kind if isinstance(each["drift"], int) and each["drift"] > 0]
-        print(f"{kind}: acted in {len(acted)} of {len(of_kind)} within {WITHIN} outcomes")
+        print(f"{kind}: {_share([each for each in done if each['kind'] == kind])}")
     for low, high in ((0.2, 0.5), (0.5, 1.0), (1.0, float("inf"))):
         some = [each for each in done if low <= each["cost"] < high]
-        acted = [each for each in some if isinstance(each["drift"], int) and each["drift"] > 0]
-        print(f"cost of {low:g} to {high:g} of the skill: {len(acted)} of {len(some)}")
+        print(f"cost of {low:g} to {high:g} of the skill: {_share(some)}")
+    print(f"skill of {ENOUGH_SKILL:g} standard deviations or more: {_share(_able(done))}")
     false = [each for each in done if each["healthy"] is not None]
     early = [each for each in done if isinstance(each["drift"], int) and each["drift"] <= 0]
     print(f"healthy: acted in {len(false)} of {len(done)}; before a drift: {len(early)}")
