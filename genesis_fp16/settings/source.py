@@ -307,7 +307,7 @@ class FileAndEnvironment(PydanticBaseSettingsSource):
     def _take_attached_flag(self, merged: dict[str, Variable]) -> None:
         """Let the flag of an attached Genesis' own file count: false in either file wins.
 
-        A name that resembles the flag is warned of, and demands FP32 unless it says true: whoever
+        A name that resembles the flag is warned of, and demands FP32 unless it says true: who
         writes it during a rollback must not be left in half precision. Nothing else of that file
         counts, so nothing else of it is wrong.
         """

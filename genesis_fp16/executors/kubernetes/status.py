@@ -105,9 +105,9 @@ def _why_pending(pod: Object) -> str:
 def _last_words(pods: Sequence[Object]) -> str:
     """Why pods that have ended did so, with the remedy; empty if they do not tell.
 
-    Kubernetes says it in several places, of which any may be empty: a container's state, its last
-    state, the pod's conditions, the pod's own reason. What was killed for memory comes first, since
-    the others follow from it.
+    Kubernetes says it in several places, and any of them may be empty: a container's state, its
+    last state, the pod's conditions, the pod's own reason. What was killed for memory comes first,
+    since the others follow from it.
     """
     ended = [
         container.get(key, {}).get("terminated") or {}
