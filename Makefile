@@ -7,7 +7,7 @@ SEED ?= 0
 SITE := genesis_fp16/api/page/site
 PIP := $(BIN)/python -m pip install --quiet --quiet
 
-.PHONY: help run test test-long genesis-tests quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model bench-predictor gpu format clean everything install uninstall docs docs-serve wheel drill release audit fuzz screenshots manifests boot-test torture prior
+.PHONY: help run test test-long genesis-tests quick check bench bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model bench-predictor bench-bandit gpu format clean everything install uninstall docs docs-serve wheel drill release audit fuzz screenshots manifests boot-test torture prior
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-22s %s\n", $$1, $$2}'
@@ -107,7 +107,7 @@ $(VENV)/.everything: $(STAMP)
 	@$(ALONE)
 	touch $@
 
-bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model bench-predictor  ## All of the measurements below, in some six hours
+bench: bench-step bench-many-agents bench-se-darwin bench-policy bench-precision-lab bench-fleet bench-run bench-data-scale bench-start bench-client bench-agents bench-waltzrl bench-telemetry bench-takeover bench-world-model bench-predictor bench-bandit  ## All of the measurements below, in some six hours
 
 bench-step: $(VENV)/.bench  ## Measure the training step beside other loops, in three minutes
 	$(BIN)/python -m benchmarks.step
@@ -159,6 +159,9 @@ bench-predictor: $(STAMP)  ## Measure predictor, client and daemon beside their 
 
 bench-world-model: $(VENV)/.bench  ## Measure world models beside scikit-learn's and mbrl-lib's, in hours; resumes
 	$(BIN)/python -m benchmarks.world_model
+
+bench-bandit: $(VENV)/.bench  ## Measure choices beside Vowpal Wabbit's, in twenty minutes; resumes
+	$(BIN)/python -m benchmarks.bandit
 
 GPU_PYTHON ?= $(BIN)/python
 gpu:  ## Prove or refute on a GPU, in ten minutes without network, what is said about CUDA; GPU_FLAGS

@@ -37,11 +37,14 @@ from infrastructure.world_model.networks import (
 )
 from infrastructure.world_model.prediction import to_predictions
 
-FORMATS = (2, 3, 4)
+FORMATS = (2, 3, 4, 5)
 """Format 3 has fewer table rows than its texts have buckets; releases before it read only 2. Format
-4 has vocabularies of texts or marks of missing values; releases before it read only 2 and 3."""
+4 has vocabularies of texts or marks of missing values; releases before it read only 2 and 3. In
+format 5 the linear model crosses observation and action; releases before it read 2 to 4."""
 
-_INDEX = "model.json"
+_CROSSED_FORMAT = 5
+INDEX = "model.json"
+"""File of a saved model that names the others."""
 _MOST_INDEX_BYTES = 1 << 28
 
 BuildNetwork = Callable[[NetworkShape], Module]
@@ -95,17 +98,18 @@ def save_model(
         "blend": {name: list(weights) for name, weights in model.weights.items()},
         "caution": model.policy_shift_warning,
         "network": model.ensemble.sizes if is_library_network else None,
+        "crossed": bool(model.linear.shape.crossed),
         "weights": {"file": weights.name, "sha256": hashed.sha256},
         "extra": dict(extra),
     }
     index = {
-        "format": model.encoder.format,
+        "format": _CROSSED_FORMAT if model.linear.shape.crossed else model.encoder.format,
         "sha256": _digest(description),
         "model": description,
     }
     previous = _current_weights(folder)
     write_atomically(weights, content)
-    write_atomically(folder / _INDEX, json.dumps(index).encode())
+    write_atomically(folder / INDEX, json.dumps(index).encode())
     for path in (*folder.glob("weights-*.pt"), *folder.glob(".*")):  # .*: of a killed writer
         if path.name not in (weights.name, previous):  # a reader may still open the previous one
             path.unlink(missing_ok=True)
@@ -125,7 +129,7 @@ def load_model(
         FileNotFoundError: There is no model in *folder*.
         ModelFileError: A file is damaged, missing or of another format; the message names it.
     """
-    description = _read_description(folder / _INDEX)
+    description = _read_description(folder / INDEX)
     try:
         weights = cast(Mapping[str, str], description["weights"])
         states = _read_weights(folder / Path(weights["file"]).name, weights["sha256"])
@@ -143,7 +147,7 @@ def load_model(
         ArithmeticError,
     ) as error:
         problem = f"it does not describe a model that this version can load ({error})"
-        raise ModelFileError(folder / _INDEX, problem) from error
+        raise ModelFileError(folder / INDEX, problem) from error
     return model, extra
 
 
@@ -196,7 +200,8 @@ def _rebuild(
     spec = spec_from_json(description["spec"])
     encoder = FeatureEncoder.from_json(spec, description["encoder"])
     codec = TargetCodec.from_json(spec, description["codec"])
-    shape = NetworkShape.of(encoder, codec, spare_rows=False)
+    crossed = bool(description.get("crossed", False))
+    shape = NetworkShape.of(encoder, codec, spare_rows=False, crossed=crossed)
     linear = LinearNetwork(shape)
     if description["network"] is not None:
         ensemble: Module = EnsembleNetwork(shape, **cast("dict[str, int]", description["network"]))
@@ -280,7 +285,7 @@ def _read_weights(path: Path, digest: str) -> Mapping[str, Mapping[str, Tensor]]
 
 def _current_weights(folder: Path) -> str | None:
     try:
-        name = _read_index(folder / _INDEX)["model"]["weights"]["file"]
+        name = _read_index(folder / INDEX)["model"]["weights"]["file"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a damaged index is replaced as well
     return str(name)

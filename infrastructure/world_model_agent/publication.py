@@ -21,7 +21,7 @@ from infrastructure.world_model.fitting import (
     select_family,
 )
 from infrastructure.world_model.fitting.scoring import PRIMARY, held_out_base_rate, measure, row_nll
-from infrastructure.world_model.model_files import BuildNetwork
+from infrastructure.world_model.model_files import INDEX, BuildNetwork
 from infrastructure.world_model_agent.off_policy import (
     LoggedDecisions,
     OffPolicyCheck,
@@ -32,6 +32,10 @@ from infrastructure.world_model_agent.rollout_check import check_rollouts
 
 Z_95_ONE_SIDED = 1.645
 """Standard errors by which the candidate must beat the base rate: one-sided 95 % confidence."""
+
+Z_FIRST_OF_EXPLORER = 1.0
+"""The same for the first model of an agent that explores. Waiting for more data costs the gain of
+each decision meanwhile; a wrong model costs until the next run, since its choices are tried out."""
 
 FEW_SUCCESSES = 30
 """Successes among the test transitions below which they decide nothing."""
@@ -97,7 +101,8 @@ def gate_publication(
         "nll_deviation": float(nll_N.std()),
     }
 
-    if not skill > Z_95_ONE_SIDED * error:
+    is_first = prior is None and _is_first_of_explorer(published, data)
+    if not skill > (Z_FIRST_OF_EXPLORER if is_first else Z_95_ONE_SIDED) * error:
         reason = (
             f"the best candidate ({family}) does not beat the base rate on held-out groups: "
             f"{skill:+.4f} nats with standard error {error:.4f}, "
@@ -155,6 +160,13 @@ def _load_comparable(
         return None
     fitted = model.fitted_model
     return fitted if fitted is not None and fitted.spec == data.spec else None
+
+
+def _is_first_of_explorer(published: Path, data: TrainingData) -> bool:
+    """Whether nothing is published yet, and choices of the test groups were drawn at random."""
+    if (published / INDEX).exists():
+        return False
+    return any((row.propensity or 1.0) < 1.0 for row in data.test.transitions)
 
 
 def _what_would_decide(data: TrainingData, skill: float, error: float) -> str:

@@ -224,16 +224,26 @@ class FeatureEncoder:
     @property
     def dense_width(self) -> int:
         """Number of dense features."""
-        width = 0
-        for key, field, _ in _columns(self._spec, (), ()):
-            if isinstance(field, Box):
-                width += self._standardisers[key].width
-                width += self._bins[key].width if key in self._bins else 0
-            elif isinstance(field, Discrete) and key not in self.constant:
-                width += len(field.values) + 1
-            width += sum(self._gaps.get(key, ()))
-            width += self._embeddings[key].width if key in self._embeddings else 0
-        return width
+        return sum(self._width(key, field) for key, field, _ in _columns(self._spec, (), ()))
+
+    @property
+    def observation_width(self) -> int:
+        """Number of dense features of the observation, which come first."""
+        return sum(
+            self._width(key, field)
+            for key, field, _ in _columns(self._spec, (), ())
+            if key.startswith("observation.")
+        )
+
+    def _width(self, key: str, field: FieldType) -> int:
+        """Number of dense features of the field *key*."""
+        width = sum(self._gaps.get(key, ()))
+        if isinstance(field, Box):
+            width += self._standardisers[key].width
+            width += self._bins[key].width if key in self._bins else 0
+        elif isinstance(field, Discrete) and key not in self.constant:
+            width += len(field.values) + 1
+        return width + (self._embeddings[key].width if key in self._embeddings else 0)
 
     @property
     def text_rows(self) -> dict[str, int]:

@@ -43,12 +43,13 @@ def fit_linear(data: TrainingData) -> LinearNetwork:
 
 def _outputs(network: LinearNetwork, part: DataPart) -> Callable[[], Tensor]:
     """Return a function that computes the outputs for *part*, ``[N, O]``, from current weights."""
-    dense, texts = part.features.dense, part.features.linear_texts or part.features.texts
+    dense = network.expand(part.features.dense)
+    texts = part.features.linear_texts or part.features.texts
     tables = [table.get_parameter("bag.weight") for table in network.embeddings]
     embed = [_embedding(texts[name], buckets) for name, buckets in network.texts.items()]
 
     def compute() -> Tensor:
-        output_NO = dense @ network.weight + network.bias
+        output_NO = network.dense_outputs(dense)
         for embed_field, table in zip(embed, tables, strict=True):
             output_NO = output_NO + embed_field(table)
         return output_NO

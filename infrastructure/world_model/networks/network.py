@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from infrastructure.agent_contract.transition import Discrete
 from infrastructure.fleet.agreement import (
     agrees,
     autocast_dtype,
@@ -39,6 +40,9 @@ from infrastructure.world_model.networks.text import (
     field_inputs,
 )
 
+MOST_CROSSED = 4096
+"""Most products of a feature of the observation and a label of the action."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkShape:
@@ -50,6 +54,8 @@ class NetworkShape:
         boxes: Number of varying dimensions of each `Box` target.
         labels: Number of labels of each `Discrete` target.
         linear_texts: Number of rows in each table of the linear model; None for those of `texts`.
+        crossed: Number of dense features of the observation, which come first, if the linear model
+            has weights of their own for each label of the action; else 0.
     """
 
     dense: int
@@ -57,25 +63,49 @@ class NetworkShape:
     boxes: Mapping[str, int]
     labels: Mapping[str, int]
     linear_texts: Mapping[str, int] | None = None
+    crossed: int = 0
 
     @classmethod
     def of(
-        cls, encoder: FeatureEncoder, codec: TargetCodec, *, spare_rows: bool = True
+        cls,
+        encoder: FeatureEncoder,
+        codec: TargetCodec,
+        *,
+        spare_rows: bool = True,
+        crossed: bool = True,
     ) -> NetworkShape:
         """Return the shape that fits *encoder* and *codec*.
 
         Args:
             spare_rows: Whether text tables are rounded up, so that networks of similar agents
                 have the same shape; False for the rows that are used, and for the linear model.
+            crossed: Whether the linear model may cross observation and action; False for a model
+                that an earlier release has saved.
         """
         heads = codec.heads
         return cls(
             dense=encoder.dense_width,
             texts=encoder.table_rows if spare_rows else encoder.text_rows,
             linear_texts=None if spare_rows else encoder.linear_rows,
+            crossed=_crossed(encoder, codec) if crossed and not spare_rows else 0,
             boxes={name: size for name, size in heads.items() if not codec.is_discrete(name)},
             labels={name: size for name, size in heads.items() if codec.is_discrete(name)},
         )
+
+
+def _crossed(encoder: FeatureEncoder, codec: TargetCodec) -> int:
+    """See `NetworkShape.crossed`.
+
+    Without such weights a linear model ranks labels alike in every observation. They are for
+    decisions: specs with one label as the action, a success label, and an observation that cannot
+    be rolled out.
+    """
+    spec, width = codec.spec, encoder.observation_width
+    is_label = [isinstance(field, Discrete) for field in spec.action.values()] == [True]
+    can_roll_out = spec.observation.keys() <= spec.targets.keys()
+    if not is_label or codec.success_label is None or can_roll_out:
+        return 0
+    return width if width * (encoder.dense_width - width) <= MOST_CROSSED else 0
 
 
 def build_seeded(
@@ -212,7 +242,8 @@ def _affine_in_half(input_MNI: Tensor, weight_MIO: Tensor, bias_M1O: Tensor) -> 
 class LinearNetwork(nn.Module):
     """Multinomial logistic and linear regression: the baseline, as an ensemble of one member.
 
-    Its variances are constants, set by `fit_linear`.
+    Its variances are constants, set by `fit_linear`. If the action is one label, each label has
+    weights of its own for the observation; see `NetworkShape.crossed`.
 
     Attributes:
         texts: Number of rows in each table.
@@ -232,16 +263,33 @@ class LinearNetwork(nn.Module):
         self.embeddings = nn.ModuleList(TextEmbedding(rows, outputs) for rows in texts.values())
         self.weight = nn.Parameter(torch.zeros(shape.dense, outputs))
         self.bias = nn.Parameter(torch.zeros(outputs))
+        self.crossed: nn.Parameter | None = None
+        if shape.crossed:
+            products = shape.crossed * (shape.dense - shape.crossed)
+            self.crossed = nn.Parameter(torch.zeros(products, outputs))
         for table in self.embeddings:
             nn.init.zeros_(table.get_parameter("bag.weight"))
         self.register_buffer("log_variance", torch.zeros(boxes))
 
     def forward(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return raw head outputs with ``M == 1``."""
-        output_NO = inputs["dense"] @ self.weight + self.bias
+        output_NO = self.dense_outputs(self.expand(inputs["dense"]))
         for text_NO in self.text_outputs(inputs):
             output_NO = output_NO + text_NO
         return self.heads(output_NO)
+
+    def expand(self, dense_ND: Tensor) -> Tensor:
+        """Dense features, then their products if the model has weights for them."""
+        if self.crossed is None:
+            return dense_ND
+        seen_ND, label_ND = dense_ND[:, : self.shape.crossed], dense_ND[:, self.shape.crossed :]
+        products_ND = (seen_ND[:, :, None] * label_ND[:, None, :]).flatten(1)
+        return torch.cat([dense_ND, products_ND], dim=1)
+
+    def dense_outputs(self, expanded_ND: Tensor) -> Tensor:
+        """Outputs ``[N, B + L]`` of the dense features that `expand` returned."""
+        weight = self.weight if self.crossed is None else torch.cat([self.weight, self.crossed])
+        return expanded_ND @ weight + self.bias
 
     def text_outputs(self, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """Yield what each table adds to the outputs, ``[N, B + L]``."""

@@ -82,7 +82,7 @@ class PredictionGraph(nn.Module):
         return split_heads(self.ensemble.shape, run_layers(input_FMNI.squeeze(0), *weights))
 
     def _run_linear(self, encoded: _Encoded) -> dict[str, Tensor]:
-        output_NO = encoded.dense_ND @ self.linear.weight + self.linear.bias
+        output_NO = self.linear.dense_outputs(self.linear.expand(encoded.dense_ND))
         for key, table in zip(self.linear.texts, self.linear.embeddings, strict=True):
             weight_BO = table.get_parameter("bag.weight")
             output_NO = output_NO + encoded.embed(key, weight_BO, words_alone=False)

@@ -81,7 +81,7 @@ def test_a_model_saved_by_a_former_version_predicts_the_same():
 def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
     """A deployment without texts can be rolled back without losing its published model."""
     before, now = (json.loads((folder / "model.json").read_text()) for folder in (SAVED, saved))
-    assert (before["format"], now["format"]) == (2, 4)  # it has a vocabulary of its texts
+    assert (before["format"], now["format"]) == (2, 5)  # its linear model crosses inputs
     assert now.keys() == before.keys()
     assert now["model"].keys() >= before["model"].keys()
     for part in ("spec", "encoder", "codec", "calibration", "network", "weights", "extra"):
@@ -99,7 +99,7 @@ def test_a_saved_model_has_the_keys_that_former_versions_read(saved):
         torch.load(next(folder.glob("weights-*.pt")), weights_only=True)
         for folder in (SAVED, saved)
     ]
-    pieces = {"embeddings.1.bag.weight"}  # of words, which only the linear model takes
+    pieces = {"embeddings.1.bag.weight", "crossed"}  # of the linear model alone
     assert states[0]["ensemble"].keys() == states[1]["ensemble"].keys()
     assert states[0]["linear"].keys() == states[1]["linear"].keys() - pieces
 
@@ -237,8 +237,8 @@ def test_damaged_weights_are_named_with_the_remedy(saved, damage):
         lambda text: "",
         lambda text: "[1, 2]",
         lambda text: "{}",
-        lambda text: text.replace('"format": 4', '"format": 1'),
-        lambda text: text.replace('"format": 4', '"format": 5'),
+        lambda text: text.replace('"format": 5', '"format": 1'),
+        lambda text: text.replace('"format": 5', '"format": 6'),
         lambda text: text.replace('"members": 3', '"members": 4'),
         lambda text: text.replace("0.", "1.", 1),
     ],

@@ -152,6 +152,39 @@ def test_rare_successes_are_published_once_there_are_enough(tmp_path):
     assert decision.published
 
 
+def _gate_of_weak_signal(seed: int, published: Path, propensity: float | None):
+    generator, transitions = random.Random(seed), []
+    for number in range(400):
+        load = generator.gauss(0, 1)
+        transitions.append(
+            Transition(
+                group=str(number),
+                observation={"load": load},
+                action={},
+                next_observation={"solved": generator.random() < 0.5 + 0.1 * (load > 0)},
+                propensity=propensity,
+            )
+        )
+    data = prepare_training_data(RARE, transitions)
+    torch.manual_seed(0)
+    network = EnsembleNetwork(NetworkShape.of(data.encoder, data.codec), members=1, hidden=4)
+    return gate_publication(data, network, published, EnsembleNetwork)
+
+
+def test_the_first_model_of_an_agent_that_explores_needs_less_evidence(tmp_path):
+    def errors(seed):
+        metrics = _gate_of_weak_signal(seed, tmp_path / "none", None).metrics
+        return metrics["nll_skill"] / metrics["nll_skill_standard_error"]
+
+    seed = next(seed for seed in range(22, 100) if 1.05 < errors(seed) < 1.6)
+    assert not _gate_of_weak_signal(seed, tmp_path / "none", None).published
+    assert not _gate_of_weak_signal(seed, tmp_path / "none", 1.0).published
+    explored = _gate_of_weak_signal(seed, tmp_path / "none", 0.5)
+    assert explored.published
+    WorldModel.from_fitted(explored.candidate, {}).save(tmp_path / "some")
+    assert not _gate_of_weak_signal(seed, tmp_path / "some", 0.5).published
+
+
 @pytest.fixture(scope="module")
 def candidate(repair_data):
     """Data of a run and a network that has learned it a little."""

@@ -108,3 +108,33 @@ def test_the_fast_gradient_equals_that_of_the_network():
     found = torch.autograd.grad((fast * weight).sum(), list(network.parameters()))
     for one, other in zip(expected, found, strict=True):
         assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_the_best_label_may_depend_on_the_observation():
+    """The only field of the action is a label: each label has weights of its own."""
+    generator = random.Random(4)
+    transitions = []
+    for row in range(1200):
+        x, kind = generator.gauss(0, 1), generator.choice("ab")
+        label = "yes" if generator.random() < (0.9 if (x > 0) == (kind == "a") else 0.1) else "no"
+        transitions.append(
+            Transition(
+                group=str(row),
+                observation={"x": (x, 0.0)},
+                action={"kind": kind},
+                next_observation={"label": label},
+            )
+        )
+    spec = TransitionSpec(
+        observation=SPEC.observation,
+        action={"kind": Discrete(values=("a", "b"))},
+        targets={"label": Discrete(values=("no", "yes"))},
+        success=("label", "yes"),
+    )
+    data = prepare_training_data(spec, transitions)
+    network = fit_linear(data)
+    observations = [{"x": (x, 0.0)} for x in (2.0, 2.0, -2.0, -2.0)]
+    features = data.encoder.encode(observations, [{"kind": kind} for kind in "abab"])
+    predicted = predictive_distributions(network(features.inputs()), data.codec, 4)
+    chances = predicted["label"].probabilities[:, 1].tolist()
+    assert [chance > 0.7 for chance in chances] == [True, False, False, True]

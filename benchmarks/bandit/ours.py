@@ -1,0 +1,182 @@
+"""Our loop: a published model ranks, the exploration chooses, a run trains and its gate publishes.
+
+All of it is what a daemon's worker and predictor do, in one process: an agent without code with its
+file in ``agents.d``, the replay buffer, the run's training, the gate, and the predictor's answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+import torch
+
+from agents.replay_agent import ReplayAgent
+from benchmarks.bandit.sets import Context, Rounds
+from genesis_fp16.models import load_published
+from genesis_fp16.predictor.models import ServedModel
+from infrastructure.agent_contract import EvaluationReport, RunContext, Transition
+from infrastructure.agent_contract.agent import InsufficientDataError
+from infrastructure.agent_contract.run_context import Budget
+from infrastructure.events import PrecisionState
+from infrastructure.options.exploration import Exploration, choose
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions, train
+from infrastructure.trajectories import ReplayBuffer
+
+NAME = "bandit"
+_CPU = torch.device("cpu")
+_FP32 = PrecisionState(requested="fp32", effective="fp32", reason="no_accelerator")
+
+
+class OurLoop:
+    """The learner `genesis`.
+
+    Args:
+        explore: Exploration, as in ``GENESIS_AGENTS__BANDIT__EXPLORE``.
+
+    Attributes:
+        log: What each run did.
+    """
+
+    def __init__(self, rounds: Rounds, seed: int, explore: str) -> None:
+        self._rounds, self._seed, self._explore = rounds, seed, Exploration.parse(explore)
+        self._folder = tempfile.TemporaryDirectory(prefix="bandit-")
+        home = Path(self._folder.name)
+        self._definition = home / "agents.d" / f"{NAME}.toml"
+        self._definition.parent.mkdir()
+        self._definition.write_text(_definition(rounds))
+        self._agent_folder = home / "agents" / NAME
+        self._buffer = ReplayBuffer(self._agent_folder / "replay")
+        self._served = ServedModel(agent=NAME)
+        self._runs = 0
+        self.log: list[str] = []
+
+    def choose(self, number: int, context: Context) -> tuple[int, float]:
+        """Position of the chosen action, and its propensity."""
+        actions = [{"choice": action} for action in self._rounds.actions]
+        shown = _shuffled(len(actions), self._seed, number)  # this agent has no order of its own
+        ranking = self._served.rank(context, [actions[place] for place in shown])
+        scores = ranking["improvements"] if None in ranking["chances"] else ranking["chances"]
+        propensities = self._explore.propensities(
+            ranking["order"], None if None in scores else scores
+        )
+        chosen = choose(propensities, self._seed, NAME, str(number))
+        return shown[chosen], propensities[chosen]
+
+    def learn(
+        self, number: int, context: Context, action: int, propensity: float, reward: float
+    ) -> None:
+        """Record what came of a choice."""
+        self._buffer.append(
+            Transition(
+                group=str(number),
+                observation=dict(context),
+                action={"choice": self._rounds.actions[action]},
+                reward=reward,
+                next_observation={"right": "yes" if reward else "no"},
+                terminated=True,
+                propensity=propensity,
+            )
+        )
+
+    def train(self) -> None:
+        """Run: train, and publish what the gate lets through."""
+        began, self._runs = time.process_time(), self._runs + 1
+        self._buffer.flush()
+        agent, context = ReplayAgent(self._definition), self._context()
+        try:
+            job = agent.build_job(context, ReplayBuffer(self._agent_folder / "replay").read())
+        except InsufficientDataError as error:
+            self.log.append(f"run {self._runs}: {error}")
+            return
+        result = train(
+            job,
+            device=_CPU,
+            precision=_FP32,
+            config=FP16TrainingConfig(),
+            options=LoopOptions(seed=self._seed, checkpoint_interval_seconds=math.inf),
+            folder=context.run_folder / "checkpoints",
+            emit=lambda _event: None,
+            commands=tuple,
+            best_epoch=context.run_folder / "best-epoch.pt",
+        )
+        if result.evaluation is None:
+            raise RuntimeError("the training ended without an evaluation")
+        report = EvaluationReport(
+            evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
+        )
+        publication = agent.publish(context, job.model.eval(), report)
+        self.log.append(
+            f"run {self._runs}: {publication.published} {publication.reason} "
+            f"({time.process_time() - began:.1f} s)"
+        )
+        published = load_published(self._agent_folder)
+        self._served = ServedModel(agent=NAME, model=published.model, version=published.version)
+
+    def close(self) -> None:
+        """Remove the home."""
+        self._buffer.close()
+        self._folder.cleanup()
+
+    def _context(self) -> RunContext:
+        run_folder = self._agent_folder / "runs" / str(self._runs)
+        run_folder.mkdir(parents=True)
+        return RunContext(
+            run_id=str(self._runs),
+            attempt=1,
+            agent=NAME,
+            device="cpu",
+            seed=self._seed,
+            agent_folder=self._agent_folder,
+            run_folder=run_folder,
+            budget=Budget(seconds=3600.0, transitions=1_000_000),
+            settings=None,
+            logger=structlog.wrap_logger(structlog.PrintLogger(), processors=[_silence]),
+            report_progress=lambda *_, **__: None,
+        )
+
+
+def _definition(rounds: Rounds) -> str:
+    """The agent's file."""
+    fields = [f'"{name}" = {{ type = "box" }}' for name in rounds.numbers]
+    fields += [
+        f'"{name}" = {{ type = "discrete", values = {_list(values)} }}'
+        for name, values in rounds.labels.items()
+    ]
+    return "\n".join(
+        (
+            "[source]",
+            'kind = "buffer"',
+            "[spec]",
+            'success = ["right", "yes"]',
+            "[spec.observation]",
+            *fields,
+            "[spec.action]",
+            f'choice = {{ type = "discrete", values = {_list(rounds.actions)} }}',
+            "[spec.targets]",
+            'right = { type = "discrete", values = ["no", "yes"] }',
+            "",
+        )
+    )
+
+
+def _list(values: Sequence[str]) -> str:
+    return json.dumps(list(values))
+
+
+def _shuffled(count: int, *seeds: object) -> list[int]:
+    """Positions in an order that *seeds* draw."""
+    places, order = list(range(count)), []
+    while places:
+        order.append(places.pop(choose([1.0 / len(places)] * len(places), *seeds, len(places))))
+    return order
+
+
+def _silence(*_: object) -> str:
+    raise structlog.DropEvent
