@@ -123,10 +123,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--max-evaluations", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--every", type=int, default=1, help="only each n-th function")
+    parser.add_argument("--only", nargs="*", help="names of functions; all without it")
     options = parser.parse_args()
     repaired = broken = dropped = 0
-    bugs = list(order_bugs())[:: options.every]
+    bugs = [bug for bug in order_bugs() if not options.only or bug.name in options.only]
     for bug in bugs:
         code, unstable = repair(
             bug, max_evaluations=options.max_evaluations, seconds=options.seconds

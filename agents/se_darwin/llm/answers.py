@@ -7,8 +7,9 @@ import html
 import json
 import re
 import textwrap
-import warnings
 from collections.abc import Iterator
+
+from agents.se_darwin.proposals.foreign_code import parse_foreign
 
 LONGEST = 200_000  # characters of an answer that are looked at
 _FENCE = re.compile(
@@ -80,7 +81,7 @@ def _longest_code(text: str) -> Iterator[str]:
     step = max(1, len(lines) // 50)
     for end in range(len(lines), 0, -step):
         code = textwrap.dedent("\n".join(lines[:end]))
-        if _parses(code):
+        if parse_foreign(code) is not None:
             yield code
             return
 
@@ -98,21 +99,8 @@ def _in_json(text: str) -> Iterator[str]:
 
 
 def _defines(code: str, name: str) -> bool:
-    tree = _parse(code)
+    tree = parse_foreign(code)
     return tree is not None and any(
         isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
         for node in ast.walk(tree)
     )
-
-
-def _parses(code: str) -> bool:
-    return _parse(code) is not None
-
-
-def _parse(code: str) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

@@ -190,6 +190,8 @@ class Endpoint:
         status = getattr(error, "status_code", None)
         text = str(error.__cause__ or error) if status is None else str(error)
         message = f"{type(error).__name__}: {text}" if status is None else f"HTTP {status}: {text}"
+        if isinstance(error, _TooMuchError):
+            message = text
         return EndpointError(
             message.replace(self._key, "***") if len(self._key) >= 8 else message,
             is_final=is_final,

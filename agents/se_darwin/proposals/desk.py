@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from collections import Counter
 from collections.abc import Mapping
 from math import inf
@@ -27,6 +28,7 @@ MOST_PROPOSALS = 24
 _MOST_TRIED = 6
 _MOST_LINES = 8
 _POLL_SECONDS = 0.02
+_PATIENCE_SECONDS = 120.0  # without a candidate, while nothing else is left to run
 
 
 class Proposals:
@@ -58,6 +60,7 @@ class Proposals:
         self._code, self._description, self._texts = code, description, CheckTexts(tests)
         self._tried: dict[str, list[Evaluation]] = {name: [] for name in self._supplies}
         self._votes: dict[str, Counter[str]] = {name: Counter() for name in self._supplies}
+        self._waited_seconds = 0.0
         self.shares = Shares(list(self._supplies))
 
     def __bool__(self) -> bool:
@@ -66,13 +69,16 @@ class Proposals:
     @property
     def are_awaited(self) -> bool:
         """Whether further candidates may come."""
-        return any(supply.is_open for supply in self._supplies.values())
+        is_late = self._waited_seconds > _PATIENCE_SECONDS
+        return not is_late and any(supply.is_open for supply in self._supplies.values())
 
     def wait(self, seconds: float) -> None:
         """Wait a moment for candidates, *seconds* at most."""
         for supply in self._supplies.values():
             if supply.is_open:
+                began = time.monotonic()
                 supply.wait(max(0.0, min(_POLL_SECONDS, seconds)))
+                self._waited_seconds += time.monotonic() - began
 
     def take(
         self,
@@ -96,6 +102,7 @@ class Proposals:
         for name, supply in self._supplies.items():
             may_start = supply.may_start  # before the queue is read, or the last ones are missed
             for code in supply.arrived():
+                self._waited_seconds = 0.0
                 if proposal := self._read(name, task.space, code):
                     taken.setdefault(name, []).append(proposal)
             if may_start and not (taken.get(name) or waiting[name]):

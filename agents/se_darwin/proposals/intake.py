@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.edits.difference import difference
 from agents.se_darwin.edits.edit_space import definition_of
+from agents.se_darwin.proposals.foreign_code import parse_foreign
 
 MOST_CHARACTERS = 50_000
 MODULES = frozenset(
@@ -60,10 +60,10 @@ def read_proposal(space: EditSpace, code: str) -> Proposal:
     """
     if len(code) > MOST_CHARACTERS:
         raise DroppedProposalError("longer than a function")
+    tree = parse_foreign(code)
+    if tree is None:
+        raise DroppedProposalError("not Python")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an invalid escape in a text
-            tree = ast.parse(code)
         code.encode()
         definition = _definition_in(tree, space.function)
         given = ast.parse(space.source)

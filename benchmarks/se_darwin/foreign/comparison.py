@@ -47,6 +47,7 @@ def compare(records: Sequence[AttemptRecord], within: int | None = None) -> str:
         "",
         *_repairs(by_ranker),
         *_support(by_ranker),
+        *_in_order(by_ranker),
         *_answers(by_ranker),
         *_executions(by_ranker),
         *_over_seeds(by_ranker),
@@ -80,6 +81,9 @@ def _label(conditions: Conditions) -> str:
     name: str = conditions.ranker
     if name == "model":
         name = f"model {conditions.model}" if conditions.model else "shipped model"
+    if conditions.proposer:
+        model = conditions.proposer_options.get("model", "")
+        name += f" and {conditions.proposer} {model}".rstrip()
     return name if conditions.seed == 0 else f"{name}, seed {conditions.seed}"
 
 
@@ -130,6 +134,25 @@ def _support(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
             asked = sum(isinstance(each, dict) and bool(each.get("question")) for each in wrong)
             right = _share(len(records) - len(wrong), len(records))
             yield f"| {ranker} | {level} | {len(records)} | {right} | {asked} of {len(wrong)} |"
+
+
+def _in_order(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:
+    """Compare executions with those of running the scripted samples in order until one passes."""
+    rows = []
+    for ranker, attempts in sorted(by_ranker.items()):
+        scripted = [record for record in attempts.values() if record.in_order]
+        if scripted:
+            ours, theirs = (
+                sum(record.executions for record in scripted),
+                sum(record.in_order for record in scripted),
+            )
+            right = _share(sum(record.in_order_right for record in scripted), len(scripted))
+            rows.append(f"| {ranker} | {len(scripted)} | {ours} | {theirs} | {right} |")
+    if rows:
+        yield ""
+        yield "| ranker | bugs | executions | samples in order: executions | right |"
+        yield "|---|---|---|---|---|"
+        yield from rows
 
 
 def _answers(by_ranker: Mapping[str, _Attempts]) -> Iterator[str]:

@@ -119,4 +119,7 @@ def _line(record: AttemptRecord) -> str:
         return f"{record.name}: error: {record.error}"
     how = "right" if record.right else "repaired, wrong" if record.repaired else "not repaired"
     line = f"{record.name}: {how}, {record.executions} executions, {record.seconds:.1f} s"
+    for proposer in record.proposers if isinstance(record.proposers, list) else ():
+        summary = proposer.get("summary") if isinstance(proposer, dict) else ""
+        line += f"; {summary}" if summary else ""
     return f"{line}; answered: {_line(record.answered)}" if record.answered else line
