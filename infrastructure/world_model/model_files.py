@@ -26,7 +26,7 @@ from infrastructure.files import (
 from infrastructure.training.tensor_files import TensorFileError, read_tensors, tensor_bytes
 from infrastructure.trajectories.encoding import FeatureEncoder, TargetCodec
 from infrastructure.trajectories.schema import spec_from_json, spec_to_json
-from infrastructure.world_model.distributions import BlendWeights, Calibration
+from infrastructure.world_model.distributions import BlendWeights, BoxDistribution, Calibration
 from infrastructure.world_model.distributions.confidence import confidence
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.networks import (
@@ -35,7 +35,6 @@ from infrastructure.world_model.networks import (
     NetworkShape,
     without_spare_rows,
 )
-from infrastructure.world_model.prediction import to_predictions
 
 FORMATS = (2, 3, 4, 5)
 """Format 3 has fewer table rows than its texts have buckets; releases before it read only 2. Format
@@ -227,12 +226,26 @@ def _in_float32(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _predict_once(model: FittedModel) -> None:
-    """Predict a row of plain values and an empty one, so that what cannot be computed fails now."""
+    """Predict a row of plain values and an empty one, so that what cannot be computed fails now.
+
+    Raises:
+        ValueError: A target has another number of columns than the spec declares. What the
+            computation raises passes through.
+    """
     plain = [_plain_values(fields) for fields in (model.spec.observation, model.spec.action)]
     observations, actions = [plain[0], {}], [plain[1], {}]
     predicted = model.predict(model.encoder.encode(observations, actions))
-    confidence_N = confidence(predicted, model.codec)
-    to_predictions(model.spec, predicted, observations, confidence_N, "")
+    confidence(predicted, model.codec)
+    for name, target in model.spec.targets.items():
+        distribution = predicted[name]
+        if isinstance(distribution, BoxDistribution):
+            width = target.shape[0] if isinstance(target, Box) and target.shape else 1
+            found = distribution.half_width_90().shape[1]
+        else:
+            width = len(model.codec.labels(name))
+            found = distribution.probabilities.shape[1]
+        if found != width:
+            raise ValueError(f"target {name!r} has {found} columns instead of {width}")
 
 
 def _plain_values(fields: Mapping[str, FieldType]) -> dict[str, FieldValue]:
