@@ -79,6 +79,13 @@ class Row:
     attempts: tuple[dict[str, Any], ...]
 
 
+def _backs_up(process: psutil.Process) -> bool:
+    """Whether *process* is the command that takes a backup, which --backups runs at any time."""
+    with suppress(psutil.Error):
+        return "backup" in process.cmdline()
+    return False
+
+
 class Service:
     """One home with its daemon.
 
@@ -320,7 +327,9 @@ class Service:
             with suppress(psutil.Error):  # the base is the daemon's first child
                 children = psutil.Process(self.pid).children()
                 mine |= {min((child.pid for child in children), default=self.pid)}
-        return [process for process in processes if process.pid not in mine]
+        return [
+            process for process in processes if process.pid not in mine and not _backs_up(process)
+        ]
 
     # What it shows
 
