@@ -17,7 +17,7 @@ from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.system.processes import die_with_parent
 from genesis_fp16.worker.channel import Emit
 from genesis_fp16.worker.rung.files import LOG, RungFolder
-from infrastructure.agent_contract import Job, TrainingJob
+from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import (
     BaseEvent,
@@ -159,7 +159,8 @@ class RungSearch:
 
     def _refusal(self, trainer: Trainer) -> str:
         """Why no search can be made; empty if one can."""
-        if not isinstance(self._job, TrainingJob) or kind_of(self._job).parts:
+        kind = kind_of(self._job)
+        if kind.recorded_loss is None or kind.parts:
             return "modules are searched for jobs of one optimizer on recorded data only"
         if is_sharded(trainer.model):
             return "the model is sharded, so no rank holds all of it"

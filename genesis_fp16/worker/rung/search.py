@@ -9,13 +9,14 @@ from genesis_fp16.domain.run import Outcome
 from genesis_fp16.worker.attempt import Attempt
 from genesis_fp16.worker.job import build_job
 from genesis_fp16.worker.rung.files import RungFolder
-from infrastructure.agent_contract import Forward, TrainingJob
+from infrastructure.agent_contract import Forward
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.precision_lab.experiments import WorldModelExperiment
 from infrastructure.precision_lab.rung.search import search_rung
 from infrastructure.training.diagnostics.job_copy import disable_dropout
 from infrastructure.training.inputs import to_device
+from infrastructure.training.rounds import kind_of
 
 
 def search(attempt: Attempt) -> Outcome:
@@ -31,7 +32,8 @@ def search(attempt: Attempt) -> Outcome:
     collection = attempt.collection
     snapshot = collection.snapshot(spec.agent_folder / "replay")
     job = build_job(attempt, collection.read(spec.agent_folder / "replay", snapshot))
-    if not isinstance(job, TrainingJob):
+    recorded_loss = kind_of(job).recorded_loss
+    if recorded_loss is None:
         raise TypeError(f"build_job() returned a {type(job).__name__}, the training had another")
     phases.activity = "searching the modules that must be in FP32"
     weights, batches = folder.tensors()
@@ -42,7 +44,7 @@ def search(attempt: Attempt) -> Outcome:
 
     def loss(forward: Forward, batch: Batch) -> Tensor:
         torch.manual_seed(spec.seed)  # every replay draws the same random numbers
-        return job.loss(forward, batch)
+        return recorded_loss(forward, batch)
 
     experiment = WorldModelExperiment(
         models={Role.WORLD_MODEL: model},

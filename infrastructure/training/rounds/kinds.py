@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Literal, Protocol, TypeAlias
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.agent_contract import Evaluation, Forward, Job, Part, Target, TrainingJob
@@ -42,6 +43,8 @@ class JobKind(Protocol):
         parts, targets: Parts that train the model, and target networks; none where one optimizer
             trains it.
         compiles: Whether steps run the model by `torch.compile`.
+        recorded_loss: Loss of a recorded batch, which can be replayed; None if batches are
+            generated.
     """
 
     roles: tuple[Role, ...]
@@ -53,6 +56,7 @@ class JobKind(Protocol):
     parts: Sequence[Part]
     targets: Sequence[Target]
     compiles: bool
+    recorded_loss: Callable[[Forward, Batch], Tensor] | None
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
         """The source of the batches of a training of *model*."""
@@ -91,6 +95,7 @@ class RecordedKind:
     def __init__(self, job: TrainingJob) -> None:
         self._job, self.keeps_best_epoch, self.compiles = job, job.keep_best_epoch, job.compile
         self.parts, self.targets = job.parts, job.targets
+        self.recorded_loss: Callable[[Forward, Batch], Tensor] | None = job.loss
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
         """One round for each epoch."""
@@ -136,6 +141,7 @@ class OnPolicyKind:
 
     keeps_best_epoch = True
     compiles = False
+    recorded_loss: Callable[[Forward, Batch], Tensor] | None = None
 
     def __init__(self, job: OnPolicyJob) -> None:
         self._job = job
