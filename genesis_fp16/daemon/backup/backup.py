@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
@@ -122,8 +121,8 @@ def verify(folder: Path) -> Facts:
         StoreError: The saved database is damaged.
     """
     try:
-        facts = Facts.model_validate(json.loads((folder / MANIFEST).read_text()))
-    except (OSError, ValueError, ValidationError) as error:
+        facts = Facts.model_validate_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValidationError) as error:
         raise BackupError(
             f"{folder} is not a backup: its {MANIFEST} cannot be read: {error}"
         ) from error

@@ -41,11 +41,15 @@ ZERO = {
     'genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0': "there is no GPU",
     'avg by (effective) ((genesis_cuda_memory_allocated_bytes{agent=~"$agent"} > 0) * on (agent, '
     "instance, job) group_left (effective) genesis_precision_info)": "the same",
+    'genesis_raised_modules{agent=~"$agent"}': "all would have to be raised",
 }
 # Queries whose answer may move here, and why it need not.
 EITHER = {
     'genesis_gradient_underflow_ratio{agent=~"$agent"} >= 0': "FP16 may end before it is measured",
     'genesis_update_stagnation_ratio{agent=~"$agent"} >= 0': "every weight may move",
+    'increase(genesis_rung_searches_total{agent=~"$agent"}[$__rate_interval]) > 0': (
+        "a run may end before its search"
+    ),
 }
 
 

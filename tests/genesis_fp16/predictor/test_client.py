@@ -48,7 +48,7 @@ def test_an_agent_asks_acts_and_reports(start: Start, agent: Agent, tmp_path: Pa
         assert (decision.action, decision.propensity) == (TOOLS[0], 1.0)
         decision.report({"ok": "yes"}, reward=1.0, terminated=True)
     assert agent.record(group="g", observation=OBSERVATION, action=TOOLS[1], record_id="t-1")
-    assert agent.record(group="g", observation={"load": {"a": 1}}, action={}), "of a wrong type"
+    assert agent.record(group="g", observation={"load": [{"a": 1}]}, action={}), "of a wrong type"
     assert agent.flush(20.0)
     assert set(found(tmp_path)) == {
         ("decision", decision.id),
@@ -61,7 +61,7 @@ def test_an_agent_asks_acts_and_reports(start: Start, agent: Agent, tmp_path: Pa
 
 def test_fields_that_are_wrong_are_told_and_not_raised(start: Start, agent: Agent) -> None:
     start()
-    ranking = agent.rank({"load": {"a": 1}}, TOOLS)
+    ranking = agent.rank({"load": [{"a": 1}]}, TOOLS)
     assert not ranking.from_model
     assert ranking.reason.startswith("status 422: observation.load")
 

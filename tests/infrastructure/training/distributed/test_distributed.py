@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 from infrastructure.events import PrecisionState
 from infrastructure.events.command import Stop
@@ -27,6 +28,7 @@ from tests.preloaded import SCENARIOS, ForkedPopen
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[4]
+STATE = TypeAdapter(PrecisionState)
 NOT_KILLED = """
 overflow_on_one_rank nan_loss_on_one_rank nan_on_one_shard accumulation methods policy hybrid
 one_to_two two_to_one unequal_last_batches flip whole_ddp resume_fsdp2 stop_for_one go_on_from_one
@@ -284,7 +286,7 @@ def test_all_ranks_flip_after_the_same_step(results, parallel: str) -> None:
     first, second = (result[parallel] for result in results("flip"))
     assert first["dtypes"] == second["dtypes"]
     change = of(first, "precision_changed")[1]
-    assert PrecisionState(**change["state"]) == trainers.FP32
+    assert STATE.validate_python(change["state"]) == trainers.FP32
     flipped_at = change["step"]
     assert first["dtypes"] == ["torch.float16"] * flipped_at + ["float32"] * (24 - flipped_at)
     assert 0 < flipped_at < 24
@@ -297,7 +299,7 @@ def test_rank_zero_alone_measures_auto(results, parallel: str) -> None:
     assert len(reports) == 1
     state = of(first, "precision_changed")[-1]["state"]
     verdict = reports[0]["report"]["verdict"]
-    assert PrecisionState(**state) == PrecisionState(
+    assert STATE.validate_python(state) == PrecisionState(
         requested="auto", effective=verdict, reason="measured"
     )
     assert first["last_dtype"] == second["last_dtype"]
