@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -41,15 +42,19 @@ def label_conversations(
         problem = f"{error.filename} cannot be read: {error.strerror}"
         raise CommandError(problem, os.EX_NOINPUT) from error
     except ValueError as error:
-        problem = f"a file is not JSON lines, nor one JSON document: {error}"
+        problem = f"not JSON lines, nor one JSON document: {error}"
         raise CommandError(problem, os.EX_DATAERR) from error
     counts, labelled, accepted = Counter[str](), dict[tuple[str, str], str](), 0
+    ready = dict[tuple[str, str], bool]()
     for each in found:
         counts["records"] += 1
         if each is None or not each.reply:
             counts["without_prompt_or_reply"] += 1
-        elif each.labelled:
+        elif each.accepted is not None:
             counts["labelled_already"] += 1
+            counts["second_replies"] += each.revision_accepted is not None
+            counts["accepted_second_replies"] += each.revision_accepted is True
+            ready[each.prompt, each.reply] = each.accepted
         elif (harmful := given.get(each.prompt, each.harmful)) is None:
             counts["prompt_not_labelled"] += 1
         else:
@@ -64,14 +69,24 @@ def label_conversations(
         "distinct_replies": len({each.reply for each in usable}),
         "labelled_by_rule": len(labelled),
         "prompts_by_rule": len({prompt for prompt, _ in labelled}),
+        "prompts_with_labels": len({prompt for prompt, _ in (*labelled, *ready)}),
+        "accepted_with_labels": accepted + sum(ready.values()) + counts["accepted_second_replies"],
     }
     if output is not None:
-        write_atomically(output, "".join(f"{line}\n" for line in labelled.values()))
+        _write(output, labelled.values())
     if context.as_json:
         context.print_json({**facts, "output": None if output is None else str(output)})
         return
     for sentence in _describe(facts, output):
         typer.echo(sentence)
+
+
+def _write(output: Path, lines: Iterable[str]) -> None:
+    try:
+        write_atomically(output, "".join(f"{line}\n" for line in lines))
+    except (OSError, ValueError) as error:  # ValueError: it has no name, such as "."
+        problem = f"{output} cannot be written: {error}; name a file in an existing folder"
+        raise CommandError(problem, os.EX_CANTCREAT) from error
 
 
 def _labelled(found: Found, harmful: bool) -> tuple[str, bool]:
@@ -92,7 +107,9 @@ def _describe(facts: dict[str, int], output: Path | None) -> list[str]:
     sentences = [
         f"{count['records']} records: {count['distinct_prompts']} distinct prompts, "
         f"{count['distinct_replies']} distinct replies",
-        "no record has feedback and a second reply: waltzrl-feedback cannot learn from these",
+        f"{count['second_replies']} records have feedback and a second reply, both labelled"
+        if count["second_replies"]
+        else "no record has feedback and a second reply: waltzrl-feedback cannot learn from these",
     ]
     if missing := count["without_prompt_or_reply"]:
         sentences.append(f"{missing} have no prompt or no reply")
@@ -109,8 +126,8 @@ def _describe(facts: dict[str, int], output: Path | None) -> list[str]:
             f"{labelled} different replies to {count['prompts_by_rule']} prompts are labelled "
             f"by the {refusal_rule.NAME}: it accepts {count['accepted']}; check some"
         )
-    lacking = max(0, NEEDED_CONVERSATIONS - count["prompts_by_rule"])
-    positives = max(0, NEEDED_POSITIVES - count["accepted"])
+    lacking = max(0, NEEDED_CONVERSATIONS - count["prompts_with_labels"])
+    positives = max(0, NEEDED_POSITIVES - count["accepted_with_labels"])
     sentences.append(
         "enough for waltzrl-conversation"
         if not lacking and not positives

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infrastructure.trajectories.record_source.lines import begins_document, document_records
+from infrastructure.files import read_limited
+from infrastructure.trajectories.record_source.lines import (
+    MAX_DOCUMENT_BYTES,
+    begins_document,
+    document_records,
+)
 
 _HARMFUL = {"unsafe": True, "safe": False, "edge_case": False}
 
@@ -20,13 +25,15 @@ class Found:
         prompt: What the user asked.
         reply: The reply; empty if there is none.
         harmful: Whether the prompt is labelled as harmful; None without a label.
-        labelled: Whether the reply has labels, so that it needs none.
+        accepted: Whether the labels of the reply accept it; None without labels.
+        revision_accepted: The same of the second reply, if one follows feedback.
     """
 
     prompt: str
     reply: str
     harmful: bool | None = None
-    labelled: bool = False
+    accepted: bool | None = None
+    revision_accepted: bool | None = None
 
 
 def read_conversations(path: Path) -> Iterator[Found | None]:
@@ -36,16 +43,22 @@ def read_conversations(path: Path) -> Iterator[Found | None]:
     pair with their nested rounds, its scenarios, or chats of ``messages``.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: It is not JSON.
+        OSError: It cannot be read, or is not a regular file.
+        ValueError: It is not JSON; the message names the file and the line.
     """
-    content = path.read_bytes()
-    if begins_document(content[:4096]):
-        records = document_records(content)
-    else:
-        records = [line for line in content.splitlines() if line.strip()]
-    for record in records:
-        body = json.loads(record)
+    content = read_limited(path, MAX_DOCUMENT_BYTES)
+    is_document = begins_document(content[:4096])
+    try:
+        records = document_records(content) if is_document else content.splitlines()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    for number, record in enumerate(records, start=1):
+        if not record.strip():
+            continue
+        try:
+            body = json.loads(record)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} line {number}: {error}") from None
         yield _found(body) if isinstance(body, dict) else None
 
 
@@ -55,8 +68,7 @@ def read_prompt_labels(path: Path) -> dict[str, bool]:
     A record has ``prompt`` and ``harmful``, or is one that `read_conversations` finds labelled.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: It is not JSON.
+        OSError, ValueError: As for `read_conversations`.
     """
     found = (each for each in read_conversations(path) if each is not None)
     return {each.prompt: each.harmful for each in found if each.harmful is not None}
@@ -73,8 +85,19 @@ def _found(body: Mapping[str, object]) -> Found | None:
     harmful = body.get("harmful")
     if not isinstance(harmful, bool):
         harmful = _HARMFUL.get(_text(body, "expected_safety"))
-    labelled = isinstance(body.get("unsafe"), bool) and isinstance(body.get("overrefuse"), bool)
-    return Found(prompt=prompt, reply=reply, harmful=harmful, labelled=labelled)
+    return Found(
+        prompt=prompt,
+        reply=reply,
+        harmful=harmful,
+        accepted=_accepted(body, ""),
+        revision_accepted=_accepted(body, "revised_") if _text(body, "feedback") else None,
+    )
+
+
+def _accepted(body: Mapping[str, object], prefix: str) -> bool | None:
+    """Whether both labels of a reply accept it; None if one is missing."""
+    labels = [body.get(f"{prefix}{name}") for name in ("unsafe", "overrefuse")]
+    return not any(labels) if all(isinstance(each, bool) for each in labels) else None
 
 
 def _of_messages(messages: list[object]) -> Found | None:
@@ -87,5 +110,6 @@ def _of_messages(messages: list[object]) -> Found | None:
 
 
 def _text(body: object, key: str) -> str:
+    """The text at *key*, or empty; lone surrogates, which UTF-8 lacks, become ``?``."""
     value = body.get(key) if isinstance(body, dict) else None
-    return value if isinstance(value, str) else ""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""

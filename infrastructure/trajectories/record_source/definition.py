@@ -40,6 +40,7 @@ SERVER_KEYS = ("url", "password_file", "stream", "database", "collection")
 
 _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w.-]+))\s*=""")
 _TABLE = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]+")
+_SECRET = re.compile(r"[?&;][^=&;]*(?:password|token)[^&;]*[=:]", re.IGNORECASE)
 _QUOTED = re.compile(r"""["']""")
 _WITHOUT_STEPS = ("records", "casebank")
 """Formats in which no record is the successor of another."""
@@ -194,7 +195,7 @@ class SourceTable(_Table):
         parts = urlsplit(self.url)
         if parts.scheme not in schemes or not parts.netloc:
             raise ValueError(f"{kind} needs url, such as '{schemes[0]}://localhost'")
-        if parts.password is not None:
+        if _holds_secret(self.url):
             raise ValueError("url holds a password: write it to a file, and set password_file")
         if self.format == "trajectory-pool":
             raise ValueError(f"{kind} takes no format 'trajectory-pool'")
@@ -203,6 +204,12 @@ class SourceTable(_Table):
     def file_pattern(self) -> str:
         """`pattern`, or that of the format."""
         return self.pattern or usual_pattern(self.format)
+
+
+def _holds_secret(url: str) -> bool:
+    """Whether *url*, which messages show, has a password: also one with ``/``, ``?`` or ``#``."""
+    user, at, _ = url.partition("://")[2].rpartition("@")
+    return (at != "" and ":" in user) or _SECRET.search(url) is not None
 
 
 def usual_pattern(record_format: RecordFormat) -> str:

@@ -70,5 +70,5 @@ class MongoDBCollection:
     def _asking(self) -> Iterator[None]:
         try:
             yield
-        except (self._errors, OSError) as error:
+        except (self._errors, OSError, ValueError) as error:  # the last: a wrong port
             raise SourceServerError(self.place, error) from error

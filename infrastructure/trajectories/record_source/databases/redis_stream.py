@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.trajectories.record_source.databases.entries import (
     Entry,
     MissingDriverError,
@@ -24,6 +25,7 @@ class RedisStream:
 
     Raises:
         MissingDriverError: The extra ``redis`` is not installed.
+        MisconfiguredError: *url* has a wrong port or option, or the password cannot be read.
     """
 
     def __init__(self, url: str, stream: str, password_file: Path | None = None) -> None:
@@ -36,7 +38,13 @@ class RedisStream:
         options: dict[str, Any] = {"socket_timeout": _SECONDS, "socket_connect_timeout": _SECONDS}
         if (password := read_password(password_file)) is not None:
             options["password"] = password
-        self._client = redis.Redis.from_url(url, **options)
+        try:
+            self._client = redis.Redis.from_url(url, **options)
+            self._client.connection_pool.make_connection()  # it checks the options
+        except (ValueError, TypeError) as error:
+            raise MisconfiguredError(
+                f"source.url {url} cannot be used ({error}): correct it"
+            ) from None
 
     def after(self, cursor: str) -> Iterator[Entry]:
         """See `Entries.after`."""

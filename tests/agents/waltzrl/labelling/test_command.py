@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,16 @@ from infrastructure.agent_contract.command import CommandContext, CommandError
 RECORDED = Path(__file__).parents[4].parent / "shared" / "data" / "genesis"
 
 
-def run(*files: Path, **options: Any) -> dict[str, Any]:
+def run(*files: Path, as_json: bool = True, **options: Any) -> dict[str, Any]:
     printed: list[Any] = []
     context = CommandContext(
         find_agent=pytest.fail,
-        as_json=True,
+        as_json=as_json,
         print_json=printed.append,
         defer_interrupts=lambda: nullcontext(lambda: False),
     )
     label_conversations(context, list(files), **options)
-    return dict(printed[0])
+    return dict(printed[0]) if as_json else {}
 
 
 def result(number: int, safety: str, reply: str) -> dict[str, Any]:
@@ -74,8 +75,51 @@ def test_chats_need_labels_of_their_prompts(tmp_path: Path) -> None:
     assert (facts["labelled_by_rule"], facts["prompt_not_labelled"]) == (2, 1)
 
 
+def test_what_is_labelled_already_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, refused = tmp_path / "a.jsonl", {"unsafe": False, "overrefuse": True}
+    kept = {"revised": "Yes.", "revised_unsafe": False, "revised_overrefuse": False}
+    lines = [
+        {"prompt": f"q{n}", "response": "No.", **refused, "feedback": "Help.", **kept}
+        for n in range(200)
+    ]
+    file.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    facts = run(file)
+    assert (facts["labelled_already"], facts["second_replies"]) == (200, 200)
+    run(file, as_json=False)
+    shown = capsys.readouterr().out
+    assert "200 records have feedback and a second reply" in shown
+    assert "enough for waltzrl-conversation" in shown
+
+
+def test_text_that_utf8_lacks_is_written_as_a_readable_line(tmp_path: Path) -> None:
+    file, output = tmp_path / "a.jsonl", tmp_path / "labelled.jsonl"
+    file.write_text('{"prompt": "\\ud800 q", "response": "Yes.", "harmful": false}\n')
+    run(file, output=output)
+    assert decode_conversation(output.read_bytes()).prompt == "? q"
+
+
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    for output in (tmp_path / "absent" / "labelled.jsonl", tmp_path, Path()):
+        with pytest.raises(CommandError, match="cannot be written"):
+            run(tmp_path / "a.jsonl", output=output)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(CommandError, match="not a regular file"):
+        run(tmp_path / "a.jsonl")
+
+
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "cannot be read"), ("{torn", "not JSON lines")]
+    ("content", "message"),
+    [
+        (None, "cannot be read"),
+        ("{torn", r"not JSON lines.*a\.jsonl line 1"),
+        ('{}\n\n{"a": ' + "[" * 50_000, r"a\.jsonl line 3"),
+    ],
 )
 def test_a_file_that_cannot_be_used_is_named(
     tmp_path: Path, content: str | None, message: str

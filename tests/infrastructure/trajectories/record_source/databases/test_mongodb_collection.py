@@ -8,6 +8,7 @@ import bson
 import pytest
 
 from infrastructure.trajectories.record_source import SourceServerError
+from infrastructure.trajectories.record_source.databases.mongodb_collection import MongoDBCollection
 
 
 @pytest.fixture
@@ -43,3 +44,9 @@ def test_a_server_that_is_gone_is_named(mongodb_server, home, monkeypatch):
     mongodb_server.close()
     with pytest.raises(SourceServerError, match=r"genesis_replay_buffer\.trajectories of mongodb"):
         home.run()
+
+
+def test_a_url_with_a_wrong_port_is_named():
+    collection = MongoDBCollection("mongodb://localhost:99999", "genesis", "trajectories")
+    with pytest.raises(SourceServerError, match="Port must be"):
+        list(collection.after(""))

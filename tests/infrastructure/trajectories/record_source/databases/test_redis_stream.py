@@ -5,6 +5,7 @@ import pytest
 from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.trajectories.record_source import SourceServerError
 from infrastructure.trajectories.record_source.databases.database_source import CURSOR_FILE
+from infrastructure.trajectories.record_source.databases.redis_stream import RedisStream
 
 pytestmark = pytest.mark.process
 
@@ -89,3 +90,9 @@ def test_a_password_is_read_from_its_file(redis_server, home, make_trajectory):
     finally:
         redis_server.client.execute_command("AUTH", "secret")
         redis_server.client.config_set("requirepass", "")
+
+
+@pytest.mark.parametrize("rest", [":abc", ":99999", "?socket_timeout=abc", "?nonsense=1"])
+def test_a_url_with_a_wrong_port_or_option_is_named(rest):
+    with pytest.raises(MisconfiguredError, match=r"source\.url redis://localhost.*correct it"):
+        RedisStream(f"redis://localhost{rest}", "agent_trajectories")
