@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,12 +55,12 @@ def attach(
     """Attach to a checkout of Genesis: write settings and definitions; change no file of it."""
     with _reading():
         checkout = _checkout(folder)
-    place = (home or checkout / ".genesis").absolute()
+    place = _real(home or checkout / ".genesis")
     attachment = Attachment(
         checkout=checkout,
-        settings=(settings or checkout / SETTINGS_FILE).absolute(),
+        settings=_real(settings or checkout / SETTINGS_FILE),
         home=place,
-        records=(records or place / "records" / "genesis").absolute(),
+        records=_real(records or place / "records" / "genesis"),
         group=group,
     )
     with _reading():
@@ -95,8 +96,8 @@ def attach(
 
 def detach(folder: Folder, settings: SettingsOption = None, as_json: JsonFlag = False) -> None:
     """Take back what attach has written; records, runs and models stay in the home."""
-    checkout = folder.absolute()
-    path = (settings or checkout / SETTINGS_FILE).absolute()
+    checkout = _real(folder)
+    path = _real(settings or checkout / SETTINGS_FILE)
     with _reading():
         is_attached = path.is_file()
     if not is_attached:
@@ -125,12 +126,17 @@ def _reading() -> Iterator[None]:
         ) from error
 
 
+def _real(path: Path) -> Path:
+    """The absolute path without links and ``..``: one name for what may be called by several."""
+    return Path(os.path.realpath(path))
+
+
 def _home_in(settings: Path) -> Path:
-    return load_settings(settings, {}, only=(variable_name("home"),)).home.absolute()
+    return _real(load_settings(settings, {}, only=(variable_name("home"),)).home)
 
 
 def _checkout(folder: Path) -> Path:
-    checkout = folder.absolute()
+    checkout = _real(folder)
     if not is_checkout(checkout):
         raise AttachError(
             f"{checkout} is not a checkout of Genesis that this user may read: it needs the "

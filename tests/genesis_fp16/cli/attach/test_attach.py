@@ -95,6 +95,18 @@ def test_it_changes_no_file_of_genesis_and_takes_back_what_it_wrote(
     assert "nothing is attached" in str(ask("detach", checkout).exception)
 
 
+def test_a_checkout_is_the_same_by_each_of_its_names(
+    ask: Ask, checkout: Path, tmp_path: Path
+) -> None:
+    written = asked(ask, "attach", checkout)["written"]
+    link = tmp_path / "current"
+    link.symlink_to(checkout)
+    for name in (checkout / "agents" / "..", link, tmp_path / "x" / ".." / checkout.name):
+        again = asked(ask, "attach", name)
+        assert (again["written"], again["kept"]) == ([], written)
+    assert len(asked(ask, "detach", link)["removed"]) == len(written)
+
+
 def test_what_it_writes_is_read_by_daemon_and_agents(ask: Ask, checkout: Path) -> None:
     asked(ask, "attach", checkout)
     settings = load_settings(checkout / "genesis-fp16.env", {})
