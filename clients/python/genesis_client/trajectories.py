@@ -56,30 +56,59 @@ def record_trajectories(
 
     Returns:
         Function that ends the recording.
-    """
-    store: Callable[[Trajectory], object] = getattr(buffer, _METHOD)
 
-    def store_and_record(trajectory: Trajectory) -> object:
-        result = store(trajectory)
-        try:
-            if recording:
-                _record(trajectory, agents, group)
-        except Exception as error:
-            _log.warning("a trajectory was not recorded: %r", error)
-        return result
+    Raises:
+        TypeError: *buffer* is not an object whose ``store_trajectory`` can be replaced.
+    """
+    if isinstance(buffer, type) or not hasattr(buffer, "__dict__") or not hasattr(buffer, _METHOD):
+        raise TypeError(
+            f"buffer must be a replay buffer whose {_METHOD} can be replaced, got {buffer!r:.80}"
+        )
+    store = vars(buffer).get(_METHOD)
+    if not isinstance(store, _RecordingStore):
+        store = _RecordingStore(getattr(buffer, _METHOD), store)
+        setattr(buffer, _METHOD, store)
+    recording: _RecordingStore = store
+
+    def record(trajectory: Trajectory) -> None:
+        _record(trajectory, agents, group)
 
     def end() -> None:
-        recording.clear()
-        if vars(buffer).get(_METHOD) is not store_and_record:  # another recorder is around it
-            return
-        if before is None:
+        if record in recording.recorders:
+            recording.recorders.remove(record)
+        if recording.recorders or vars(buffer).get(_METHOD) is not recording:
+            return  # others record, or another wrapper is around it
+        if recording.before is None:
             delattr(buffer, _METHOD)
         else:
-            setattr(buffer, _METHOD, before)
+            setattr(buffer, _METHOD, recording.before)
 
-    recording, before = [True], vars(buffer).get(_METHOD)
-    setattr(buffer, _METHOD, store_and_record)
+    recording.recorders.append(record)
     return end
+
+
+class _RecordingStore:
+    """``store_trajectory`` of a buffer, and what records its trajectories.
+
+    One for a buffer: all agents of a Genesis share it, and calls around calls reach a limit.
+
+    Args:
+        store: The buffer's own method.
+        before: What stood in the buffer itself under that name, or None.
+    """
+
+    def __init__(self, store: Callable[[Trajectory], object], before: object) -> None:
+        self.store, self.before = store, before
+        self.recorders: list[Callable[[Trajectory], None]] = []
+
+    def __call__(self, trajectory: Trajectory) -> object:
+        result = self.store(trajectory)
+        for record in tuple(self.recorders):
+            try:
+                record(trajectory)
+            except Exception as error:
+                _log.warning("a trajectory was not recorded: %r", error)
+        return result
 
 
 def _record(

@@ -123,6 +123,26 @@ def test_no_failure_reaches_genesis(
     assert len(buffer.stored) == 3
 
 
+def test_a_buffer_may_be_recorded_by_thousands(tmp_path: Path) -> None:
+    """As when each request makes an agent: Genesis' agents share one buffer."""
+    buffer = ReplayBuffer()
+    with Agent("builder", home=tmp_path, spool=tmp_path) as agent:
+        ends = [record_trajectories(buffer, {"spec_*": agent}) for _ in range(2000)]
+        assert buffer.store_trajectory(Trajectory("t", steps=STEPS)) == "t"
+        for end in ends:
+            end()
+    assert "store_trajectory" not in vars(buffer)
+
+
+@pytest.mark.parametrize("buffer", [None, object(), ReplayBuffer])
+def test_what_cannot_be_recorded_is_named(buffer: Any, tmp_path: Path) -> None:
+    with (
+        Agent("builder", home=tmp_path, spool=tmp_path) as agent,
+        pytest.raises(TypeError, match="buffer must be a replay buffer"),
+    ):
+        record_trajectories(buffer, {"*": agent})
+
+
 def test_what_a_killed_process_has_stored_is_recorded_once(
     predictor: PredictorProcess, tmp_path: Path
 ) -> None:
