@@ -26,7 +26,7 @@ test-long: $(STAMP)  ## The trials that take minutes: torture, and a job of five
 GENESIS_PLUGINS := $(VENV)/genesis-tests
 genesis-tests: $(STAMP)  ## Genesis' own tests on our library, in a minute: CHECKOUT=~/genesis
 	@$(PIP) --constraint constraints.txt --no-deps --upgrade --target $(GENESIS_PLUGINS) pytest-asyncio pytest-benchmark py-cpuinfo pytest-rerunfailures
-	@PYTHONPATH=$(GENESIS_PLUGINS) $(BIN)/python tests/genesis_checkout/run.py $(CHECKOUT)
+	@PYTHONPATH=$(GENESIS_PLUGINS) $(BIN)/python tests/genesis_checkout/run.py "$(CHECKOUT)"
 
 quick: $(STAMP)  ## The tests that start no process and train nothing for seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not process and not boot" --hypothesis-profile quick $(PYTEST_FLAGS)

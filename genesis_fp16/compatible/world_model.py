@@ -171,11 +171,14 @@ class WorldModel(CurrentWorldModel):
 
         Too few records for a held-out test train all the same, with a warning: the model is marked
         as `unpublishable`. Without any record nothing happens but the warning.
+
+        Raises:
+            ValueError: A record of the buffer cannot be used; the message names it.
         """
         if transitions is None:
             warn_deprecated("train() on a replay_buffer", "train(transitions)")
             buffer = self.replay_buffer
-            transitions = [_transition(r) for r in (buffer.sample(limit=1000) if buffer else ())]
+            transitions = _transitions(buffer.sample(limit=1000) if buffer else ())
             if not transitions:
                 warnings.warn("the replay buffer is empty: nothing was trained", stacklevel=2)
                 return
@@ -248,6 +251,19 @@ async def predict_outcome(current_state: WorldState, proposed_action: str) -> Pr
 
 def _as_text(value: object) -> str:
     return "" if not value else json.dumps(value, sort_keys=True, default=str)
+
+
+def _transitions(records: Iterable[Mapping[str, Any]]) -> list[Transition]:
+    found = []
+    for number, record in enumerate(records):
+        try:
+            found.append(_transition(record))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"record {number} of the replay buffer cannot be used ({error}); it needs "
+                "initial_state, actions or steps, final_outcome and a number as final_reward"
+            ) from error
+    return found
 
 
 def _transition(record: Mapping[str, Any]) -> Transition:

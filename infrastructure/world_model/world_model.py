@@ -212,16 +212,17 @@ class WorldModel:
         Raises:
             InsufficientDataError: Too few transitions or groups; says which were excluded and why.
             TypeError: Something in *transitions* is not a `Transition`.
-            ValueError: *device* does not exist, *precision* is unknown, *batch_size* is below 1,
-                *config* accumulates, or *transitions* is data of another spec.
+            ValueError: *device* does not exist, *precision* is unknown, *epochs* or *batch_size*
+                is below 1, *config* accumulates, or *transitions* is data of another spec.
         """
         config = config or FP16TrainingConfig()
         if config.accumulate != 1:
             raise ValueError(
                 f"accumulate must be 1, got {config.accumulate}: raise batch_size instead"
             )
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        for name, count in (("epochs", epochs), ("batch_size", batch_size)):
+            if count is not None and count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
         wish, chosen_device = _wish(precision, config), resolve_device(device)
         if isinstance(transitions, TrainingData):
             data = transitions

@@ -66,10 +66,11 @@ def prepare(checkout: Path) -> None:
 
 def main() -> int:
     """Return 0 if each outcome is a documented one."""
-    checkout = Path(sys.argv[1]).expanduser().resolve() if sys.argv[1:] else Path()
+    checkout = Path(*sys.argv[1:2]).expanduser().resolve()
     missing = [file for file in FILES if not (checkout / file).is_file()]
     if missing:
-        print(f"{checkout} is not a checkout of Genesis: {missing[0]} is missing", file=sys.stderr)
+        problem = f"{checkout} is not a checkout of Genesis: {missing[0]} is missing"
+        print(f"{problem}; name one by make genesis-tests CHECKOUT=~/genesis", file=sys.stderr)
         return os.EX_USAGE
     sys.dont_write_bytecode = True
     prepare(checkout)

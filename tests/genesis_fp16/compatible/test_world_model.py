@@ -94,6 +94,21 @@ def test_few_records_train_all_the_same_and_are_never_published(records, tmp_pat
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "epochs", "message"),
+    [
+        (5, 1, "record 1 of the replay buffer cannot be used"),
+        ({**EQUAL, "final_reward": "much"}, 1, "record 1 of the replay buffer .*'much'"),
+        ({**EQUAL, "initial_state": [1]}, 1, "it needs initial_state"),
+        (EQUAL, 0, "epochs must be at least 1, got 0"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_cannot_be_trained_on_is_named(wrong, epochs, message):
+    with pytest.raises(ValueError, match=message):
+        _trained([EQUAL, wrong], epochs=epochs)
+
+
 def test_equal_records_give_a_probability_below_one():
     model = _trained([EQUAL] * 8, epochs=100, batch_size=8)
     prediction = asyncio.run(model.predict(STATE, '["edit"]'))
