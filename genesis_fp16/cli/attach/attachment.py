@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings.env_file import ROLLBACK_FLAG
+from genesis_fp16.settings.settings import variable_name
 from genesis_fp16.settings.source import ATTACHED_VARIABLE
 from genesis_fp16.system.permissions import private_umask
 from infrastructure.files import JsonFileError, read_model, write_atomically, write_model
@@ -50,7 +51,7 @@ class Attachment:
         settings: Settings file of ours.
         home: Home of the daemon.
         records: Folder to which Genesis' processes write records.
-        group: Group that may write there; empty for our user alone.
+        group: Group that may write there and ask on the socket; empty for our user alone.
     """
 
     checkout: Path
@@ -66,6 +67,7 @@ class Attachment:
             f"{ROLLBACK_FLAG}=true\n"
             f"GENESIS_HOME={_quoted(self.home)}\n"
             f"{ATTACHED_VARIABLE}={_quoted(self.checkout / '.env')}\n"
+            + (f"{variable_name('predict_group')}={self.group}\n" if self.group else "")
         )
 
     def write(self, definitions: Mapping[Path, str]) -> tuple[list[Path], list[Path]]:
@@ -81,7 +83,7 @@ class Attachment:
         try:
             with private_umask(self.home):
                 self.home.mkdir(parents=True, exist_ok=True)
-                self._open_records()
+                self._open_folders()
                 for path, text in {self.settings: self.settings_text(), **definitions}.items():
                     if path.exists():
                         kept.append(path)
@@ -145,8 +147,8 @@ class Attachment:
         manifest = Manifest(checkout=self.checkout, files=files)
         write_model(self.home / MANIFEST_FILE, manifest, indent=2)
 
-    def _open_records(self) -> None:
-        """Make the folder of records; Genesis' user may write there if it is in the group."""
+    def _open_folders(self) -> None:
+        """Make the folder of records; the group may write there, and enter the home."""
         self.records.mkdir(parents=True, exist_ok=True)
         if not self.group:
             return
@@ -155,11 +157,12 @@ class Attachment:
                 f"{self.records} is below {self.home}, which only its owner may enter: name a "
                 "folder outside by --records, for example /var/lib/genesis-records"
             )
-        try:
-            shutil.chown(self.records, group=self.group)
-        except LookupError:
-            raise AttachError(f"there is no group {self.group!r}: create it first") from None
-        self.records.chmod(0o2770)
+        for folder, mode in ((self.records, 0o2770), (self.home, 0o710)):
+            try:
+                shutil.chown(folder, group=self.group)
+            except LookupError:
+                raise AttachError(f"there is no group {self.group!r}: create it first") from None
+            folder.chmod(mode)
 
 
 def _quoted(path: Path) -> str:

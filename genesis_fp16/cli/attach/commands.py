@@ -48,7 +48,7 @@ def attach(
         Path | None,
         typer.Option(help="Where Genesis writes records; by default records/genesis in the home."),
     ] = None,
-    group: Annotated[str, typer.Option(help="Group that may write records.")] = "",
+    group: Annotated[str, typer.Option(help="Group that may write records and ask.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing.")] = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -1,7 +1,10 @@
 """``attach`` and ``detach`` on a checkout like Genesis'."""
 
 import errno
+import grp
 import json
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,6 +177,16 @@ def test_any_name_of_a_folder_is_read_back(ask: Ask, tmp_path: Path, name: str) 
     assert settings.home == checkout / ".genesis"
     assert settings.attached_env_file == checkout / ".env"
     asked(ask, "detach", checkout)
+
+
+def test_a_group_may_write_records_and_ask(ask: Ask, checkout: Path, tmp_path: Path) -> None:
+    group, records = grp.getgrgid(os.getgid()).gr_name, tmp_path / "arriving"
+    asked(ask, "attach", checkout, "--group", group, "--records", records)
+    settings = load_settings(checkout / "genesis-fp16.env", {})
+    assert settings.predict_group == group
+    assert stat.S_IMODE(records.stat().st_mode) == 0o2770
+    assert stat.S_IMODE(settings.home.stat().st_mode) == 0o710
+    assert records.stat().st_gid == settings.home.stat().st_gid == os.getgid()
 
 
 @pytest.mark.parametrize(
