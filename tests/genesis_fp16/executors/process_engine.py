@@ -58,8 +58,14 @@ class ProcessCluster:
         if self.queue.pop(job, None) is not None:
             self.deleted.add(job)
         if (process := self.jobs.get(job)) is not None and process.poll() is None:
-            # The launcher first: it would record how its worker ended.
-            for member in [process, *psutil.Process(process.pid).children(recursive=True)]:
+            # All stand still first: a launcher would record how its worker ended, and a worker
+            # whose launcher has gone that it stopped.
+            launcher = psutil.Process(process.pid)
+            launcher.suspend()
+            members = [launcher, *launcher.children(recursive=True)]
+            for member in members[1:]:
+                member.suspend()
+            for member in members:
                 member.kill()
             process.wait(timeout=300)
 
