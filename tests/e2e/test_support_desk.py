@@ -14,7 +14,7 @@ from genesis_client import Agent
 
 DESK = Path(__file__).parents[2] / "examples" / "support_desk"
 MOST_TICKETS = 6000
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 @pytest.mark.timeout(240)

@@ -40,6 +40,7 @@ COLD_RUNS = {
 
 
 @pytest.mark.process  # two workers, each of which imports torch
+@pytest.mark.long
 def test_a_round_compares_the_workers_of_two_checkouts(tmp_path: Path) -> None:
     measuring = Round(tmp_path, "fp32", HERE)
     measuring.prepare(200, 2)

@@ -15,6 +15,7 @@ def test_the_transitions_are_as_many_as_asked_and_the_same_each_time():
 
 
 @pytest.mark.process
+@pytest.mark.long
 def test_a_small_measurement_has_all_steps(tmp_path, capsys):
     pytest.importorskip("pyarrow", reason="installed with the extra dev")
     assert (

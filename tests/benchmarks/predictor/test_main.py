@@ -10,6 +10,7 @@ from benchmarks.predictor.daemon import kill_and_count
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.long
 def test_it_prints_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"calls": 6, "connections": 3, "rate": 30, "seconds": 2, "models": 4}
     sizes |= {"kills": 0, "agents": 0}

@@ -38,6 +38,7 @@ def _rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.long
 def test_one_command_measures_checks_and_writes(tmp_path, capsys, monkeypatch):
     pytest.importorskip("sklearn", reason="scikit-learn comes with the bench extra")
     pytest.importorskip("matplotlib", reason="matplotlib comes with the bench extra")
