@@ -19,7 +19,7 @@ run: $(STAMP) .env $(SITE)/index.html  ## Start the daemon in the foreground
 test: $(STAMP)  ## The test suite on two cores; PYTEST_FLAGS reach pytest
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
-test-long: $(STAMP)  ## The trials that take minutes: torture, five parts, an agent that learns, whole benchmarks
+test-long: $(STAMP)  ## The trials that take minutes: torture, older homes, an agent that learns, whole benchmarks
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long $(PYTEST_FLAGS)
 
 # The plugins of its tests stay apart from ours.

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.guard.agents import FAULTS, HEALTHY
 from benchmarks.guard.trials import run_trials
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800)]
 
 SETTINGS = {
     "GENESIS_SLOTS": 7,  # all end when the last is decided: none trains on for nothing

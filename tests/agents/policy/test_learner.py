@@ -146,10 +146,14 @@ def test_it_resumes_in_a_round_bit_for_bit(tmp_path: Path, precision: str, loss:
     assert torch.equal(weights(job), weights(whole))
 
 
-@pytest.mark.parametrize("base", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
-    ("precision", "loss"),
-    [("fp32", "flowrl"), ("bf16", "flowrl"), ("fp16", "flowrl"), ("fp16", "ppo")],
+    ("precision", "loss", "base"),
+    [
+        ("fp32", "flowrl", torch.float32),
+        ("bf16", "flowrl", torch.float16),
+        ("fp16", "flowrl", torch.float32),
+        ("fp16", "ppo", torch.float16),
+    ],
 )
 def test_an_adapter_resumes_in_a_round_bit_for_bit_and_its_base_stays(
     tmp_path: Path, precision: str, loss: str, base: torch.dtype

@@ -107,11 +107,10 @@ def verdicts(findings: dict[str, list[dict[str, str]]], *checks: str) -> set[str
     return {finding["verdict"] for check in checks for finding in findings[check]}
 
 
-@pytest.mark.parametrize("python_path", [None, ".", "root"])
+@pytest.mark.parametrize("entry", [None, "."])
 def test_its_root_as_working_folder_or_in_the_path_hides_nothing_of_ours(
-    installation: Installation, genesis: Path, python_path: str | None
+    installation: Installation, genesis: Path, entry: str | None
 ) -> None:
-    entry = str(genesis) if python_path == "root" else python_path
     findings = installation.doctor(genesis, entry)
     assert verdicts(findings, "library", "files", "plugin", "device") == {"ok"}
     found = [finding["found"] for finding in findings["plugin"]]

@@ -1,4 +1,4 @@
-"""200 steps of each family beside the textbook's loop of several optimizers and scalers."""
+"""100 steps of each family beside the textbook's loop of several optimizers and scalers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infrastructure.training import FP16TrainingConfig, Precision
 from infrastructure.training.parts import PartsTrainer
 from tests.infrastructure.training.parts.families import FAMILIES, GROWTH_INTERVAL, textbook
 
-STEPS, SCALE = 200, 2.0**12
+STEPS, SCALE = 100, 2.0**12
 
 
 def trained(name: str, precision: str) -> PartsTrainer:
