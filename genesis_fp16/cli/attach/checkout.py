@@ -63,7 +63,7 @@ class RecordFile:
         path: The file, relative to the checkout if it is below it.
         form: Form of its records; empty if no agent can use them.
         by_agent: Number of usable records by the agent that they name; empty text for none.
-        refused: Number of lines that cannot be read.
+        refused: Number of lines, or records of pretty-printed JSON, that cannot be read.
         note: What else there is to say.
     """
 
@@ -181,20 +181,25 @@ def _counted(path: Path, folder: Path, form: RecordFormat) -> RecordFile:
             for transition in read_trajectory_pool(path, lambda *p: problems.append(str(p))):
                 by_agent[str(transition.observation.get("agent", ""))] += 1
             return RecordFile(path=shown, form=form, by_agent=by_agent, refused=len(problems))
-        by_agent, refused = _count_lines(path, form)
+        by_agent, refused = _count(path, form)
+    except ValueError as error:
+        note = f"it is not JSON, or not complete yet ({error})"
+        return RecordFile(path=shown, form=form, note=note)
     except OSError as error:
         return RecordFile(path=shown, form=form, note=f"cannot be read: {error.strerror}")
     return RecordFile(path=shown, form=form, by_agent=by_agent, refused=refused)
 
 
-def _count_lines(path: Path, form: RecordFormat) -> tuple[Counter[str], int]:
-    """Number of usable records by agent, and of lines that are none."""
+def _count(path: Path, form: RecordFormat) -> tuple[Counter[str], int]:
+    """Number of usable records by agent, and of others; a `ValueError` for broken JSON."""
     from infrastructure.trajectories.record_source.definition import SourceTable
     from infrastructure.trajectories.record_source.formats import line_decoder
+    from infrastructure.trajectories.record_source.lines import begins_document, document_records
 
     decode, by_agent, refused = line_decoder(form, SourceTable(path=path)), Counter[str](), 0
     with path.open("rb") as file:
-        for line in file:
+        whole = begins_document(file.peek())
+        for line in document_records(file.read()) if whole else file:
             if not line.strip():
                 continue
             try:

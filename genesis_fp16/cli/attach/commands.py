@@ -28,6 +28,7 @@ from genesis_fp16.plugins.discovery import (
 )
 from genesis_fp16.settings import load_settings
 from genesis_fp16.settings.settings import variable_name
+from genesis_fp16.store.daemon_status import find_daemon
 
 CASES = "genesis-cases"  # agent that learns from the case bank
 _MOST_NAMES = 4
@@ -105,13 +106,16 @@ def detach(folder: Folder, settings: SettingsOption = None, as_json: JsonFlag = 
     home = _home_in(path)
     attachment = Attachment(checkout=checkout, settings=path, home=home, records=home)
     removed, changed = attachment.take_back()
+    daemon = find_daemon(home)
     if as_json:
-        shown = {"removed": removed, "changed": changed, "home": home}
+        shown = {"removed": removed, "changed": changed, "home": home, "served": daemon is not None}
         print_json(shown)
         return
     print_line(f"{len(removed)} files removed; records, runs and models stay in {home}")
     for file in changed:
         print_line(f"changed since, so it stays: {file}")
+    if daemon is not None:
+        print_line(f"a daemon still serves {home} ({daemon}): stop it")
 
 
 @contextmanager

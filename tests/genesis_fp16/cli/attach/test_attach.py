@@ -15,6 +15,7 @@ from genesis_fp16.cli.app import app
 from genesis_fp16.cli.configured_agents import GENESIS_AGENTS
 from genesis_fp16.plugins.loading import load_agent
 from genesis_fp16.settings import load_settings
+from genesis_fp16.store.lock import DaemonLock
 from infrastructure.trajectories.record_source import read_definition
 from tests.genesis_fp16.cli.attach.genesis_checkout import make_checkout
 from tests.genesis_fp16.cli.test_configured_agents import WRITTEN_BY, trajectory_of
@@ -50,7 +51,19 @@ def test_code_and_records_nested_too_deeply_are_left_out(ask: Ask, checkout: Pat
     found = asked(ask, "attach", checkout, "--dry-run")
     agents = {row["agent"]: row for row in found["agents"]}
     assert agents["legal"]["files"] == ["agents/legal_agent.py"]
-    assert found["records"][0]["refused"] == 1
+    assert "nested too deeply" in found["records"][0]["note"]
+
+
+def test_pretty_printed_records_are_counted_as_records(ask: Ask, checkout: Path) -> None:
+    cases = checkout / "data" / "memory" / "casebank.jsonl"
+    lines = [line for line in cases.read_text().splitlines() if line.startswith("{")]
+    cases.write_text(json.dumps([json.loads(line) for line in lines[:5]], indent=2))
+    [counted] = [
+        row
+        for row in asked(ask, "attach", checkout, "--dry-run")["records"]
+        if row["file"] == "data/memory/casebank.jsonl"
+    ]
+    assert (counted["usable_records"], counted["refused"], counted["note"]) == (5, 0, "")
 
 
 def test_a_dry_run_lists_the_agents_and_writes_nothing(ask: Ask, checkout: Path) -> None:
@@ -96,6 +109,14 @@ def test_it_changes_no_file_of_genesis_and_takes_back_what_it_wrote(
     assert (len(answer["removed"]), answer["changed"]) == (len(written) - 1, [str(seo)])
     assert content_of(checkout).keys() - before.keys() == {seo}
     assert "nothing is attached" in str(ask("detach", checkout).exception)
+
+
+def test_detach_names_the_daemon_that_still_serves(ask: Ask, checkout: Path) -> None:
+    asked(ask, "attach", checkout)
+    with DaemonLock(load_settings(checkout / "genesis-fp16.env", {})):
+        shown = " ".join(ask("detach", checkout).stdout.split())
+    assert f"a daemon still serves {checkout / '.genesis'} (" in shown
+    assert f"{os.getpid()}" in shown
 
 
 def test_a_checkout_is_the_same_by_each_of_its_names(
