@@ -390,7 +390,7 @@ def check_predictor(settings: Settings) -> CheckResult:
             status, wanted = home.stat(), grp.getgrnam(group).gr_gid
         except KeyError:
             remedy = "name an existing group in GENESIS_PREDICT_GROUP"
-            return CheckResult(name, "fail", f"there is no group {group}", remedy)
+            return CheckResult(name, "fail", f"the group {group} does not exist", remedy)
         except OSError:
             return CheckResult(name, "ok", f"for the group {group}; {home} does not exist yet")
         if status.st_gid != wanted or not status.st_mode & stat.S_IXGRP:

@@ -85,7 +85,7 @@ def read(path: Path, what: str) -> str:
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
-        raise CommandError(f"{what}: there is no file {path}", os.EX_NOINPUT) from None
+        raise CommandError(f"{what}: the file {path} does not exist", os.EX_NOINPUT) from None
     except OSError as error:
         message = f"{what}: {path} cannot be read: {error.strerror}"
         raise CommandError(message, os.EX_NOINPUT) from None
