@@ -30,6 +30,7 @@ from genesis_fp16.daemon.run_loop import DRAIN_GRACE_SECONDS, TICK_SECONDS, RunL
 from genesis_fp16.daemon.standby import check_standby, wait_for_workers, wait_to_lead
 from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.daemon.systemd import SystemdNotices
+from genesis_fp16.daemon.telemetry import LogCopy, TelemetryService
 from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
@@ -67,7 +68,8 @@ def serve(settings: Settings) -> None:
     Raises:
         GenesisError: The daemon cannot serve; its exit code depends on the cause.
     """
-    configure_logging(settings)
+    log_copy = LogCopy() if settings.otel else None
+    configure_logging(settings, log_copy)
     check_not_shadowed()
     check_standby(settings)
     check_predictor_tokens(settings)
@@ -93,7 +95,7 @@ def serve(settings: Settings) -> None:
             address = reserve_address(settings)
             if address is not None:
                 stack.callback(address.close)
-            _listen(stack, settings, metrics, readiness)
+            metrics_url = _listen(stack, settings, metrics, readiness)
             _watch(stack, watch)
             if not wait_to_lead(lock, signals, metrics, readiness, notices, watch.check_hardware):
                 return
@@ -105,7 +107,8 @@ def serve(settings: Settings) -> None:
         close_to_others(home)
         run_logger = stack.enter_context(closing(open_run_logger(store)))
         if not settings.standby:
-            _listen(stack, settings, metrics, readiness)
+            metrics_url = _listen(stack, settings, metrics, readiness)
+        tick_telemetry = _export_telemetry(stack, settings, metrics_url, log_copy)
         control = stack.enter_context(closing(ControlApi(settings, reserved=address)))
         if not settings.standby:
             _watch(stack, watch)
@@ -120,6 +123,7 @@ def serve(settings: Settings) -> None:
         def tick_services() -> None:
             control.tick()
             tick_prediction()
+            tick_telemetry()
 
         _run_rounds(daemon, signals, lock, tick_services, readiness, notices)
     log.info("daemon_stopped")
@@ -150,12 +154,26 @@ def _share_models(stack: ExitStack, settings: Settings) -> None:
     stack.enter_context(closing(Repeated(side.step)))
 
 
-def _listen(stack: ExitStack, settings: Settings, metrics: Metrics, readiness: Readiness) -> None:
+def _export_telemetry(
+    stack: ExitStack, settings: Settings, metrics_url: str, log_copy: LogCopy | None
+) -> Callable[[], None]:
+    """Export over OTLP if *log_copy* is given; returns what every round has to call."""
+    if log_copy is None:
+        return lambda: None
+    log_copy.open(settings.home)
+    stack.callback(log_copy.close)
+    return stack.enter_context(closing(TelemetryService(settings, metrics_url))).tick
+
+
+def _listen(stack: ExitStack, settings: Settings, metrics: Metrics, readiness: Readiness) -> str:
+    """Serve the metrics; return their URL."""
     metrics.watch_home(settings.home)
     server = start_http(settings, metrics, readiness)
     stack.callback(server.stop)
-    url = f"http://{settings.metrics_host}:{server.server_port}/metrics"
+    host = settings.metrics_host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
     log.info("listener_started", metrics=url)
+    return url
 
 
 def _watch(stack: ExitStack, watch: PluginWatch) -> None:

@@ -14,10 +14,11 @@ from genesis_fp16.settings import Settings
 log = structlog.get_logger()
 
 
-def configure_logging(settings: Settings) -> None:
+def configure_logging(settings: Settings, copy: Processor | None = None) -> None:
     """Send the daemon's log, and warnings of libraries, to stderr.
 
-    The stream is looked up at each line, because a progress bar replaces it.
+    The stream is looked up at each line, because a progress bar replaces it. *copy* sees each line,
+    too.
     """
     as_json = settings.log_format == "json" or (
         settings.log_format == "auto" and not sys.stderr.isatty()
@@ -27,6 +28,8 @@ def configure_logging(settings: Settings) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso" if as_json else "%Y-%m-%d %H:%M:%SZ", utc=True),
     ]
+    if copy is not None:
+        shared.append(copy)
     rendering: list[Processor]
     if as_json:
         rendering = [

@@ -1,7 +1,7 @@
-"""A process that answers on sockets which the daemon opens, so that connections survive it.
+"""A process beside the daemon; it is told lines on its standard input and may report lines.
 
-It starts with the first connection: a daemon whom nobody asks pays nothing. It is told lines on its
-standard input and may report lines on its standard output.
+One that answers on sockets which the daemon opens, so that connections survive it, starts with the
+first connection: a daemon whom nobody asks pays nothing.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ class Events(NamedTuple):
 
 
 class ServiceProcess:
-    """Starts the process with a connection; restarts one that ended, hangs or grows too large.
+    """Starts the process, and restarts one that ended, hangs or grows too large.
 
     Args:
         name: What runs, ``python -m genesis_fp16.NAME``; begins its events in the log.
         clock: Monotonic seconds.
         stop_seconds: Time to end after SIGTERM, then it is killed.
-        on_line: Receives each line that it reports; it must report once in `HANG_SECONDS`, or it is
+        on_line: Receives each line that it reports; it must report once in *hang_seconds*, or it is
             killed. None: its output is discarded, and it need not report.
+        hang_seconds: See *on_line*.
+        waits: Whether it starts with a connection to one of `listeners`; otherwise at once.
         most_bytes: Memory above which it is killed; None for no bound.
         fields: Fields of its events in the log.
 
@@ -65,13 +67,15 @@ class ServiceProcess:
         listeners: Sockets that listen; the caller appends them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a service is differs in each of them
         self,
         name: str,
         clock: Callable[[], float],
         *,
         stop_seconds: float,
         on_line: OnLine | None = None,
+        hang_seconds: float = HANG_SECONDS,
+        waits: bool = True,
         most_bytes: int | None = None,
         fields: dict[str, str] | None = None,
     ) -> None:
@@ -79,6 +83,8 @@ class ServiceProcess:
         self._events = Events.of(name)
         self._stop_seconds, self._on_line, self._most_bytes = stop_seconds, on_line, most_bytes
         self._fields, self._delay = fields or {}, RestartDelay(clock)
+        self._hang_seconds, self._waits = hang_seconds, waits
+        self._when = "with the next request" if waits else "again"
         self._process: subprocess.Popen[bytes] | None = None
         self._unsent, self._unread = b"", b""
         self._report_until = self._look_at = 0.0
@@ -91,7 +97,7 @@ class ServiceProcess:
         return None if self._process is None else self._process.pid
 
     def tick(self, first_line: Callable[[tuple[int, ...]], str]) -> None:
-        """Start the process if a connection waits for it; called in every round of the loop.
+        """Start the process if it is time; called in every round of the loop.
 
         Args:
             first_line: Returns what the process is told first, given the descriptors of
@@ -107,12 +113,11 @@ class ServiceProcess:
             self._end()
             self._delay.ended()
             seconds = f"{self._delay.seconds:g} s"
-            remedy = f"it starts with the next request, in {seconds} at the earliest"
+            remedy = f"it starts {self._when}, in {seconds} at the earliest"
             log.error(self._events.ended, **self._fields, exit_code=code, remedy=remedy)
-        if not self.listeners or not self._delay.is_over():
+        if not self._delay.is_over():
             return
-        waiting, _, _ = select.select(self.listeners, [], [], 0)
-        if waiting:
+        if not self._waits or any(select.select(self.listeners, [], [], 0)):
             self._start(first_line)
 
     def tell(self, line: str) -> bool:
@@ -179,7 +184,7 @@ class ServiceProcess:
         *lines, self._unread = self._unread.split(b"\n")
         self._unread = self._unread[:_LONGEST_LINE]
         for line in lines:
-            self._report_until = self._clock() + HANG_SECONDS
+            self._report_until = self._clock() + self._hang_seconds
             self._on_line(line)
 
     def _check_health(self, process: subprocess.Popen[bytes]) -> None:
@@ -192,8 +197,8 @@ class ServiceProcess:
                 self._events.hung,
                 **self._fields,
                 pid=process.pid,
-                remedy="it is killed and starts with the next request; if this repeats, look for "
-                "a full disk, too little memory, or code of the agent that does not return",
+                remedy=f"it is killed and starts {self._when}; if this repeats, look for a full "
+                "disk, too little memory, or code of the agent that does not return",
             )
         elif self._most_bytes is not None and now >= self._look_at:
             self._look_at = now + MEMORY_SECONDS

@@ -25,6 +25,7 @@ from genesis_fp16.domain.predictor import (
     AgentFigures,
 )
 from genesis_fp16.domain.run import ACTIVE, TERMINAL, RunState
+from genesis_fp16.domain.telemetry import exemplar_of
 from genesis_fp16.metrics.series import (
     CORRECTION_STATISTICS,
     NOT_ROLLBACKS,
@@ -118,19 +119,19 @@ class Metrics:
             self._show_evaluation(agent, run_id, event)
         elif isinstance(event, CheckpointSaved):
             series = self._series
-            series.checkpoint_seconds.labels(agent).observe(event.seconds, {"run_id": run_id})
+            series.checkpoint_seconds.labels(agent).observe(event.seconds, exemplar_of(run_id))
             series.checkpoint_time.labels(agent).set(event.time)
             series.checkpoint_bytes.labels(agent).set(event.size_bytes)
         elif isinstance(event, Resumed):
-            self._series.resumes.labels(agent).inc(exemplar={"run_id": run_id})
+            self._series.resumes.labels(agent).inc(exemplar=exemplar_of(run_id))
 
     def _count_diagnosis(
         self, agent: str, run_id: str, event: OverflowDiagnosed | RungSearched
     ) -> None:
         if isinstance(event, RungSearched):  # in a process of its own: no step waited for it
-            self._series.rung_searches.labels(agent, event.cause).inc(1, {"run_id": run_id})
+            self._series.rung_searches.labels(agent, event.cause).inc(1, exemplar_of(run_id))
             return
-        self._series.overflow_diagnoses.labels(agent, event.cause).inc(1, {"run_id": run_id})
+        self._series.overflow_diagnoses.labels(agent, event.cause).inc(1, exemplar_of(run_id))
         self._series.telemetry_seconds.labels(agent).inc(event.seconds)
 
     def on_predictions(self, agent: str, figures: AgentFigures) -> None:
@@ -173,7 +174,7 @@ class Metrics:
         self._series.create_judged(agent)
 
     def _count_steps(self, agent: str, run_id: str, event: StepStats) -> None:
-        series, exemplar = self._series, {"run_id": run_id}
+        series, exemplar = self._series, exemplar_of(run_id)
         for outcome in STEP_OUTCOMES:
             if count := getattr(event, outcome):
                 series.steps.labels(agent, outcome).inc(count, exemplar)
@@ -196,7 +197,7 @@ class Metrics:
             self._count_parts(agent, run_id, event)
 
     def _count_parts(self, agent: str, run_id: str, event: StepStats) -> None:
-        series, exemplar = self._series, {"run_id": run_id}
+        series, exemplar = self._series, exemplar_of(run_id)
         shown = {part.name for part in event.parts}
         for gone in self._parts.get(agent, set()) - shown:
             series.remove_part(agent, gone)
@@ -306,11 +307,11 @@ class Metrics:
             self._run_states[run_id] = (agent, state)
             self._series.run_state.labels(agent, state).add(1)
             return
-        self._series.runs.labels(agent, state).inc(exemplar={"run_id": run_id})
+        self._series.runs.labels(agent, state).inc(exemplar=exemplar_of(run_id))
         if state == RunState.SUCCEEDED:
             self.set_last_success(agent, self._clock())
         if seconds := self._training_seconds.pop(run_id, 0.0):
-            self._series.run_seconds.labels(agent).observe(seconds, {"run_id": run_id})
+            self._series.run_seconds.labels(agent).observe(seconds, exemplar_of(run_id))
 
     def set_plugin_up(self, name: str, up: bool) -> None:
         """Set whether the plugin is usable."""

@@ -258,6 +258,8 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     """Whether predict-servers get models, and give outcomes, through GENESIS_SHARED_URL."""
     predict_outcome_seconds: Seconds = 86400.0
     """Seconds after a decision in which its outcome counts as the decision's."""
+    otel: bool = False
+    """Whether traces, metrics and logs are exported over OTLP; docs/how-to/opentelemetry.md."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged: debug, info, warning or error."""
     log_format: Literal["auto", "console", "json"] = "auto"

@@ -73,6 +73,7 @@ runs = Table(
     CheckConstraint(_any_of("state", frozenset(RunState)), name="known_state"),
     Index("runs_by_agent", "agent", "created_at"),
     Index("runs_by_state", "state"),
+    Index("runs_by_end", "finished_at"),
     Index(
         "one_active_run_per_agent",
         "agent",

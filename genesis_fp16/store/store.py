@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from genesis_fp16.domain.attempt import Attempt
 from genesis_fp16.domain.run import (
+    TERMINAL,
     TRANSITIONS,
     Ending,
     Run,
@@ -226,6 +227,18 @@ class Store:
             position = tuple_(columns.created_at, columns.id)
             query = query.where(position < (before.created_at, before.id))
         return self._read(self._as_runs, query.limit(limit))
+
+    def ended_since(self, since: float) -> dict[str, float]:
+        """Id and end of each run that ended at the Unix time *since* or later, in this order."""
+        columns = schema.runs.c
+        query = select(columns.id, columns.finished_at).where(
+            is_number(columns.finished_at),
+            columns.finished_at >= since,
+            columns.state.in_([state.value for state in TERMINAL]),
+        )
+        with read_connection(self._engine) as connection:
+            rows = connection.execute(query.order_by(columns.finished_at, columns.id))
+            return {str(run_id): float(at) for run_id, at in rows}
 
     def newest_runs(self, *, acknowledged: bool = False) -> dict[str, Run]:
         """Agent to its newest run; with *acknowledged*, to the newest with a known precision."""

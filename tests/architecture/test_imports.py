@@ -40,7 +40,7 @@ def _daemon_modules(root: Path) -> list[str]:
     names = [".".join(path.relative_to(root).with_suffix("").parts) for path in paths]
     apart = (
         *("genesis_fp16.worker", "genesis_fp16.predictor", "genesis_fp16.models"),
-        *("genesis_fp16.__main__", "genesis_fp16.compatible"),
+        *("genesis_fp16.__main__", "genesis_fp16.compatible", "genesis_fp16.telemetry"),
     )
     # Alembic runs its scripts by path, inside a migration; they cannot be imported by name.
     return [
@@ -54,9 +54,16 @@ def _daemon_modules(root: Path) -> list[str]:
 def test_daemon_imports_neither_torch_nor_plugins_nor_the_library(root: Path) -> None:
     modules = _modules_after_importing(*_daemon_modules(root))
     assert "genesis_fp16.daemon.daemon" in modules
-    assert [name for name in modules if name.split(".")[0] in {"torch", "agents", "numpy"}] == []
+    foreign = {"torch", "agents", "numpy"}
+    assert [name for name in modules if name.split(".")[0] in foreign] == []
     library = [name for name in modules if name.startswith("infrastructure.")]
     assert [name for name in library if not name.startswith(DAEMON_MAY_IMPORT)] == []
+
+
+@pytest.mark.process
+def test_the_process_that_serves_imports_no_telemetry() -> None:
+    modules = _modules_after_importing("genesis_fp16.daemon.daemon")
+    assert [name for name in modules if name.startswith("opentelemetry")] == []
 
 
 @pytest.mark.parametrize("name", DAEMON_MAY_IMPORT)
@@ -92,8 +99,10 @@ def test_one_module_reads_the_environment(files: Files, root: Path) -> None:
     of_tests_in_the_sandbox = "agents/se_darwin/fork_server/builtin_fixtures.py"
     of_a_candidate_in_the_sandbox = "agents/se_darwin/fork_server/private_folder.py"
     a_key_of_the_users_endpoint = "agents/se_darwin/llm/key.py"
+    standard_variables = "genesis_fp16/telemetry/environment.py"
     assert readers == {
         "genesis_fp16/settings/source.py",
+        standard_variables,
         a_key_of_the_users_endpoint,
         sets_one_for_pydantic,
         keeps_a_path_from_children,

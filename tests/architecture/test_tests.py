@@ -8,7 +8,11 @@ import pytest
 
 ROOMS = ("genesis_fp16", "infrastructure", "agents")
 # Loaded without their names: the program that each sandbox starts, and what Alembic finds.
-STARTED = ("agents.se_darwin.fork_server.server", "genesis_fp16.store.migrations.")
+STARTED = (
+    "agents.se_darwin.fork_server.server",
+    "genesis_fp16.store.migrations.",
+    "genesis_fp16.telemetry.__main__",
+)
 
 
 def _used(path: Path, package: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from genesis_fp16.domain.guard import GuardState, Trigger
 from genesis_fp16.domain.run import RunState
+from genesis_fp16.domain.telemetry import exemplar_of
 from genesis_fp16.metrics import Metrics
 from infrastructure.events import Event, PrecisionState, Role
 from infrastructure.events.event import (
@@ -533,5 +534,5 @@ def test_run_id_is_an_exemplar_and_never_a_label(metrics: Metrics) -> None:
     metrics.on_event("a", "run-7", stats(applied=1, seconds=0.01))
     families = list(text_string_to_metric_families(openmetrics(metrics.registry).decode()))
     samples = [sample for family in families for sample in family.samples]
-    assert any(s.exemplar and s.exemplar.labels == {"run_id": "run-7"} for s in samples)
+    assert any(s.exemplar and s.exemplar.labels == exemplar_of("run-7") for s in samples)
     assert all("run_id" not in sample.labels for sample in samples)

@@ -1,0 +1,68 @@
+"""Metrics as OpenTelemetry's, and what becomes of a batch."""
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from genesis_fp16.domain.run import RunState
+from genesis_fp16.domain.telemetry import trace_id
+from genesis_fp16.metrics import Metrics
+from genesis_fp16.telemetry.delivery import Delivery, Fate
+from genesis_fp16.telemetry.scrape import as_metrics
+from infrastructure.events.event import CheckpointSaved
+from tests.genesis_fp16.telemetry.receiver import attributes, receiving
+
+
+def shown() -> str:
+    metrics = Metrics()
+    metrics.on_run_state("oak", "r1", RunState.SUCCEEDED)
+    saved = CheckpointSaved(step=1, path="x", size_bytes=5, seconds=0.2)
+    metrics.on_event("oak", "r1", saved)
+    metrics.on_event("oak", "r1", saved)
+    return metrics.render(openmetrics=True).decode()
+
+
+def test_counters_gauges_and_histograms_arrive_with_the_runs_that_explain_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notices: list[str] = []
+    now = [0.0]
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+        delivery = Delivery[object](
+            "metrics",
+            lambda session: OTLPMetricExporter(session=session, timeout=5),
+            lambda event, **_: notices.append(event),
+            lambda: now[0],
+        )
+        sent = as_metrics(shown(), (1.0, 2.0), Resource({}), InstrumentationScope("test"))
+        assert delivery.send(sent) is Fate.SENT
+        metrics = receiver.metrics()
+        [runs] = [
+            point
+            for point in metrics["genesis_runs"].sum.data_points
+            if attributes(point) == {"agent": "oak", "result": "succeeded"}
+        ]
+        assert (runs.as_double, runs.start_time_unix_nano, runs.time_unix_nano) == (1, 1e9, 2e9)
+        assert runs.exemplars[0].trace_id == trace_id("r1").to_bytes(16)
+        assert metrics["genesis_runs"].sum.is_monotonic
+        saved = metrics["genesis_checkpoint_duration_seconds"]
+        [point] = saved.histogram.data_points
+        assert (saved.unit, point.count, sum(point.bucket_counts)) == ("s", 2, 2)
+        assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
+        assert point.sum == pytest.approx(0.4)
+        assert metrics["genesis_leader"].gauge.data_points
+
+        receiver.status = 400
+        assert delivery.send(sent) is Fate.REFUSED, "the protocol forbids to send it again"
+        receiver.status = 403
+        assert delivery.send(sent) is Fate.WAITS, "somebody will mend the token"
+        assert not delivery.is_due
+        now[0] = 1.0
+        assert delivery.is_due
+        receiver.status = 200
+        assert delivery.send(sent) is Fate.SENT
+    assert notices == ["telemetry_refused", "telemetry_not_delivered", "telemetry_delivered_again"]
+    delivery.close()
