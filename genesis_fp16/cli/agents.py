@@ -183,6 +183,8 @@ def _print_report(report: PreflightReport) -> None:
     typer.echo(f"\ntrain in {report.verdict}")
     for reason in report.reasons:
         typer.echo(f"  {reason}")
+    if report.proposal:
+        typer.echo(f"  fp16: {report.proposal}")
 
 
 def _print_ranges(report: PreflightReport) -> None:

@@ -70,7 +70,7 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
         "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
         "evidence_trouble": problem,
-        "telemetry": _telemetry(store, home, run.id) if run else None,
+        "telemetry": _telemetry(store, home, run.id, settings) if run else None,
         **_removed(store, home, last_trip.run_id if last_trip else ""),
         "overrides": [
             asdict(override)
@@ -89,23 +89,28 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
     }
 
 
-def _telemetry(store: Store, home: Path, run_id: str) -> dict[str, Any]:
+def _telemetry(store: Store, home: Path, run_id: str, settings: Settings) -> dict[str, Any]:
     """The last diagnosis of each cause of an overflow in the run, and its last measurement."""
     from genesis_fp16.domain.attempt import events_path
+    from genesis_fp16.guard.detectors import AgentObserver, scaling_of
     from infrastructure.events import EventTail
     from infrastructure.events.event import LostUpdatesMeasured, OverflowDiagnosed, RungSearched
 
     overflows: dict[str, dict[str, Any]] = {}
     lost, searched, trouble = None, None, ""
+    observer = AgentObserver()
     for attempt in store.attempts(run_id):
         path = events_path(home, attempt)
         try:
             size = path.stat().st_size if path.exists() else 0
             for event in EventTail(path, max(0, size - _READ_BYTES)).read():
+                observer.observe(
+                    run_id, event, settings, on_probation=False, scaling=scaling_of(settings)
+                )
                 if isinstance(event, LostUpdatesMeasured):
                     lost = event.model_dump(mode="json")
                 elif isinstance(event, RungSearched):
-                    searched = event.model_dump(mode="json")
+                    searched = {**event.model_dump(mode="json"), "proposal": event.proposal}
                 elif isinstance(event, OverflowDiagnosed):
                     overflows[event.cause] = event.model_dump(mode="json")
         except OSError as error:
@@ -114,6 +119,7 @@ def _telemetry(store: Store, home: Path, run_id: str) -> dict[str, Any]:
         "overflows": list(overflows.values()),
         "lost_updates": lost,
         "search": searched,
+        "left_to_scale": observer.left_to_scale,
         "trouble": trouble,
     }
 
@@ -166,8 +172,11 @@ def _lost(answer: dict[str, Any]) -> Iterator[str]:
         yield f"Overflow      step {overflow['step']}: {_cause(answer['agent'], overflow)}"
     if telemetry["trouble"]:
         yield f"No telemetry  {telemetry['trouble']}"
+    yield from _left_to_scale(**telemetry["left_to_scale"])
     if search := telemetry["search"]:
         yield f"Search        step {search['step']}: {search['reason']}"
+        if search["proposal"]:
+            yield f"Proposal      {search['proposal']}"
     lost = telemetry["lost_updates"]
     if lost is None:
         return
@@ -180,6 +189,15 @@ def _lost(answer: dict[str, Any]) -> Iterator[str]:
     if lost["stagnation"] is not None:
         share = f"{lost['stagnation']:.2%} of the weights with a gradient did not change"
         yield f"Stagnation    step {lost['step']}: {share}{_most(lost['stagnation_module'])}"
+
+
+def _left_to_scale(overflows: int, comparisons: int) -> Iterator[str]:
+    """What the guard did not count, because the loss scale cures it."""
+    if overflows:
+        yield f"Loss scale    {overflows} overflows do not count: it fell by itself"
+    if comparisons:
+        times = f"in {comparisons} comparisons"
+        yield f"Loss scale    vanishing gradients {times} do not count: it grew by itself"
 
 
 def _most(module: str) -> str:
@@ -210,9 +228,12 @@ def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
     yield f"The guard     {last['state']} since {moment(last['at'])}, by {last['actor']}"
     yield from _trip(answer)
     yield f"What now      {_what_now(settings, last)}"
+    prefix = f"GENESIS_AGENTS__{answer['agent'].upper().replace('-', '_')}__"
     if last["modules"]:
-        name = f"GENESIS_AGENTS__{answer['agent'].upper().replace('-', '_')}__KEEP_FP32"
-        yield f"For good      {name}={','.join(last['modules'])}, or keep_fp32 of the job"
+        modules = ",".join(last["modules"])
+        yield f"For good      {prefix}KEEP_FP32={modules}, or keep_fp32 of the job"
+    elif half := last["roles"].get("world_model"):
+        yield f"For good      {prefix}PRECISION={half}"
     if last["state"] == "tripped":
         undo = f"genesis-fp16 precision clear --guard {answer['agent']} --reason ..."
         yield f"How to undo   {undo}"
@@ -281,15 +302,24 @@ def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
         return "half precision is allowed"
     if last["state"] == "probation":
         return "half precision on probation: another trip brings FP32 back for twice as long"
+    return _demanded(settings, last)
+
+
+def _demanded(settings: Settings, last: dict[str, Any]) -> str:
+    """What a trip demands, and until when."""
     roles = [f"{role} in {name.upper()}" for role, name in last["roles"].items()]
-    unchanged = "" if "policy" in last["roles"] else " (other roles as before)"
+    whole = {"policy", "world_model"} & last["roles"].keys()
+    unchanged = "" if whole else " (other roles as before)"
     demanded = f"{' and '.join(roles)}{unchanged}" if roles else "FP32"
     if last["modules"]:
         demanded = f"FP32 in {' and '.join(last['modules'])} (half precision elsewhere)"
     if settings.guard_reenable == "manual":
         until = "until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
         return f"{demanded} in every run {until}"
-    return f"{demanded}; the first run after {moment(last['until'])} tries half precision again"
+    when = moment(last["until"])
+    if last["modules"] or last["roles"]:
+        return f"{demanded}; half precision everywhere is tried after {when}, in a running job too"
+    return f"{demanded}; the first run after {when} tries half precision again"
 
 
 def _overrides(answer: dict[str, Any]) -> Iterator[str]:

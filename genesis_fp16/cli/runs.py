@@ -226,19 +226,7 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
             for attempt in run["attempts"]
         ],
     )
-    for attempt in run["attempts"]:
-        if attempt["error"] and attempt["error"] != run["error"]:
-            print_line(f"attempt {attempt['number']} failed: {attempt['error']}")
-        if early := attempt["training_stopped_early"]:
-            print_line(
-                f"attempt {attempt['number']} ended its training after epoch {early.get('epoch')} "
-                f"of {early.get('epochs')}: {early.get('reason')}"
-            )
-    problems = [each for attempt in run["attempts"] for each in attempt["data_problems"]]
-    for problem in dict.fromkeys(problems):
-        print_line(f"data: {problem}")
-    if run["attempts_left_out"]:
-        typer.echo(f"{run['attempts_left_out']} earlier attempts are left out: see --all")
+    _print_notes(run)
     if run["precision_history"]:
         typer.echo()
         shown_changes = run["precision_history"][-(most_changes or 0) :]
@@ -253,6 +241,26 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
         )
         if more := len(run["precision_history"]) - len(shown_changes):
             typer.echo(f"{more} earlier changes are left out: see --all")
+
+
+def _print_notes(run: dict[str, Any]) -> None:
+    """What the attempts say about errors, early ends, precision and data."""
+    for attempt in run["attempts"]:
+        if attempt["error"] and attempt["error"] != run["error"]:
+            print_line(f"attempt {attempt['number']} failed: {attempt['error']}")
+        if early := attempt["training_stopped_early"]:
+            print_line(
+                f"attempt {attempt['number']} ended its training after epoch {early.get('epoch')} "
+                f"of {early.get('epochs')}: {early.get('reason')}"
+            )
+    for proposal in dict.fromkeys(attempt["precision_proposal"] for attempt in run["attempts"]):
+        if proposal:
+            print_line(f"for the job's code: {proposal}")
+    problems = [each for attempt in run["attempts"] for each in attempt["data_problems"]]
+    for problem in dict.fromkeys(problems):
+        print_line(f"data: {problem}")
+    if run["attempts_left_out"]:
+        typer.echo(f"{run['attempts_left_out']} earlier attempts are left out: see --all")
 
 
 def _waits(waiting: dict[str, Any] | None) -> list[list[str]]:

@@ -10,7 +10,14 @@ from typing import Any
 
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
 from infrastructure.events import EventTail
-from infrastructure.events.event import Evaluated, Notice, PhaseStarted, PrecisionChanged, Progress
+from infrastructure.events.event import (
+    Evaluated,
+    Notice,
+    PhaseStarted,
+    PrecisionChanged,
+    Progress,
+    RungSearched,
+)
 
 _DOING = {
     "collect": "collecting",
@@ -34,6 +41,7 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
     changes: list[PrecisionChanged] = []
     evaluated, ended_early, activity, trouble = None, None, None, ""
     data_problems: dict[str, None] = {}
+    proposal = ""
     try:
         for event in tail.read():
             counts[event.kind] += 1
@@ -45,6 +53,8 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
                 activity = _described(event)
             elif isinstance(event, Evaluated):
                 evaluated = event
+            elif isinstance(event, RungSearched):
+                proposal = event.proposal or proposal
             elif isinstance(event, Notice) and event.event == "training_stopped_early":
                 ended_early = event.fields
             elif isinstance(event, Notice) and event.event in _ABOUT_DATA:
@@ -61,6 +71,7 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
         "events_not_read_bytes": tail.skipped_bytes,
         "activity": activity if attempt.finished_at is None else None,
         "training_stopped_early": ended_early,
+        "precision_proposal": proposal,
         "data_problems": list(data_problems)[:_MOST_PROBLEMS],
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}

@@ -337,7 +337,7 @@ class Daemon:
 
     def _guard_decided(self, decision: Decision) -> None:
         self.metrics.set_guard_state(decision.agent, decision.state)
-        tripped = decision.state is GuardState.TRIPPED and not decision.modules
+        tripped = decision.state is GuardState.TRIPPED and not decision.descended
         if tripped and decision.trigger is not None:
             self.metrics.guard_tripped(decision.agent, decision.trigger)
 

@@ -52,6 +52,9 @@ class GuardState(StrEnum):
     PROBATION = "probation"  # half precision on trial: a relapse doubles the cool-down
 
 
+Rung = Literal["half", "modules", "roles", "fp32"]  # of the ladder of precision, upwards
+
+
 class GuardSettings(BaseModel):
     """Settings of automatic rollback and canaries, which `Settings` inherits."""
 
@@ -92,9 +95,9 @@ class GuardSettings(BaseModel):
     guard_pairs: Hot[Annotated[int, Field(ge=2, le=HISTORY_LIMIT)]] = 3
     """metric_drift: fewest pairs of a half-precision run and its FP32 repetition to compare."""
     guard_ladder: Hot[bool] = True
-    """Whether, after a trip, FP32 may remain in some modules only, once a search has shown it."""
+    """Whether, after a trip, a smaller change may replace FP32, once a search has shown it."""
     guard_search_seconds: Hot[Seconds] = 300.0
-    """Time of one search for these modules, in a process beside the training that goes on."""
+    """Time of one search for that change, in a process beside the training that goes on."""
     model_guard_enabled: Hot[bool] = True
     """Whether a model whose predictions no longer hold is replaced by the version before."""
     model_guard_window: Hot[Annotated[int, Field(ge=5, le=10_000)]] = 25
@@ -221,7 +224,21 @@ class Decision:
     @property
     def demands_fp32(self) -> bool:
         """Whether it demands FP32 for all roles and modules."""
-        return self.state is GuardState.TRIPPED and not self.roles and not self.modules
+        return self.rung == "fp32"
+
+    @property
+    def descended(self) -> bool:
+        """Whether a search has shown that something smaller than FP32 suffices after the trip."""
+        return bool(self.modules) or Role.WORLD_MODEL in self.roles
+
+    @property
+    def rung(self) -> Rung:
+        """How much of the agent's job it takes out of its half precision."""
+        if self.state is not GuardState.TRIPPED:
+            return "half"
+        if self.roles:
+            return "roles"
+        return "modules" if self.modules else "fp32"
 
 
 def trip(
@@ -263,9 +280,18 @@ def trip(
 def descend(
     last: Decision, found: RungSearched, settings: GuardSettings, *, now: float, run_id: str
 ) -> Decision | None:
-    """Raise only the modules that a search has *found* to suffice; None if FP32 must stay."""
-    if not (settings.guard_enabled and last.demands_fp32 and found.modules):
+    """Go down from FP32 to the rung that a search has *found* to suffice; None if FP32 must stay.
+
+    It is the modules found, else the other half type. Where only the loss scale was wrong, half
+    precision returns on probation: the scale moves by itself.
+    """
+    if not (settings.guard_enabled and last.demands_fp32):
         return None
+    if found.cause == "scale":
+        return _follow(last, GuardState.PROBATION, now=now, run_id=run_id, reason=found.reason)
+    if not (found.modules or found.half_type):
+        return None
+    half_type = None if found.modules else found.half_type
     return replace(
         last,
         at=now,
@@ -275,6 +301,25 @@ def descend(
         reason=found.reason,
         evidence="",
         modules=found.modules,
+        roles={} if half_type is None else {Role.WORLD_MODEL: half_type},
+    )
+
+
+def step_down(
+    last: Decision, settings: GuardSettings, *, now: float, run_id: str, step: int, half_steps: int
+) -> Decision | None:
+    """Try half precision everywhere, one rung below modules or roles, in a run under way.
+
+    None unless `GuardSettings.guard_reenable` is auto, the cool-down is over, and nothing was found
+    in a window of *half_steps* on this rung. A trip then leads back to FP32, and up to the rung.
+    """
+    if last.rung not in ("modules", "roles") or settings.guard_reenable != "auto":
+        return None
+    if now < (last.until or now) or half_steps < settings.guard_window_steps:
+        return None
+    reason = f"{half_steps} half-precision steps without a fault: tries one rung further down"
+    return replace(
+        _follow(last, GuardState.PROBATION, now=now, run_id=run_id, reason=reason), step=step
     )
 
 

@@ -152,18 +152,18 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
     The guard may raise single modules to FP32, where nobody demands it for all. It may change
     single roles: to FP32, or to the other half type if the device has it and
     the default chose the half type, or if operator or agent have chosen the same since; otherwise
-    FP32 takes its place. If that role is the policy, the whole run follows it, because the policy's
-    precision is the run's.
+    FP32 takes its place. If that role is the policy or the world model, the whole run follows it,
+    because its precision is the run's.
 
     A fallback of the worker holds until its run ends. An override for this agent by name that
     asks for half precision and is newer than the fallback suspends it while it is in force, and so
-    do modules that the guard has raised since: a replay has shown that these suffice.
+    does a smaller rung that the guard has gone down to since: a replay has shown that it suffices.
     """
     half, chosen_by = _half_type(inputs)
     by_guard = _guard_roles(inputs, half, chosen_by)
     for reason in _fp32_reasons(inputs, half, by_guard):
         return PrecisionState(requested=half, effective="fp32", reason=reason)
-    effective = by_guard.get(Role.POLICY, half)
+    effective = _of_run(by_guard) or half
     return PrecisionState(
         requested=half,
         effective=effective,
@@ -211,6 +211,11 @@ def _guard_roles(
     return precisions
 
 
+def _of_run(by_guard: Mapping[Role, PrecisionName]) -> PrecisionName | None:
+    """The guard's precision of the role whose precision is the run's; None if it keeps its own."""
+    return by_guard.get(Role.POLICY) or by_guard.get(Role.WORLD_MODEL)
+
+
 def _roles(
     preset: RolePrecisions | None, effective: PrecisionWish, by_guard: Mapping[Role, PrecisionName]
 ) -> dict[Role, str]:
@@ -236,7 +241,7 @@ def _fp32_reasons(
         yield "flag"
     if any(override.precision == "fp32" for override in inputs.overrides):
         yield "operator"
-    if inputs.guard or by_guard.get(Role.POLICY) == "fp32":
+    if inputs.guard or _of_run(by_guard) == "fp32":
         yield "guard"
     if _fallback_holds(inputs):
         yield "floor_policy"
@@ -255,7 +260,8 @@ def _fp32_reasons(
 def _fallback_holds(inputs: PrecisionInputs) -> bool:
     """Whether the worker fell back and neither operator nor guard has found a remedy since."""
     fell_back_at = inputs.fell_back_at
-    if fell_back_at is None or (inputs.guard_modules and inputs.guard_decided_at > fell_back_at):
+    descended = inputs.guard_modules or Role.WORLD_MODEL in inputs.guard_roles
+    if fell_back_at is None or (descended and inputs.guard_decided_at > fell_back_at):
         return False
     return not any(
         override.agent is not None

@@ -10,6 +10,7 @@ from statistics import fmean, median, stdev
 
 from genesis_fp16.domain.guard import HISTORY_LIMIT, Detection, GuardSettings, RunPair, Trigger
 from genesis_fp16.guard.mismatch import MismatchDetector
+from genesis_fp16.settings import Settings
 from infrastructure.events import Event, PrecisionState
 from infrastructure.events.event import (
     SMALLEST_LOSS,
@@ -46,6 +47,11 @@ class LossScaling:
         """How many overflows lead from *loss_scale* to the floor."""
         above_floor = max(1.0, loss_scale / self.floor)
         return math.ceil(-math.log(above_floor) / math.log(self.backoff_factor))
+
+
+def scaling_of(settings: Settings) -> LossScaling:
+    """How trainers with these settings scale their losses."""
+    return LossScaling(backoff_factor=settings.backoff_factor, floor=settings.min_loss_scale)
 
 
 class AgentObserver:
@@ -150,6 +156,14 @@ class AgentObserver:
             )
         return self._overflows.add(stats, settings, on_probation=on_probation)
 
+    @property
+    def left_to_scale(self) -> dict[str, int]:
+        """Overflows, and comparisons with vanishing gradients, that the loss scale cures itself."""
+        return {
+            "overflows": self._overflows.left_to_scale,
+            "comparisons": self._comparisons.left_to_scale,
+        }
+
     def evidence(self) -> dict[str, object]:
         """What was observed: statistics, measurements, modules, the last checkpoint."""
         last = list(self._compared)[-1:]
@@ -160,6 +174,7 @@ class AgentObserver:
         return {
             "device": self._device,
             "half_steps": self.half_steps,
+            "left_to_scale": self.left_to_scale,
             "statistics": [stats.model_dump(mode="json") for stats in self._recent],
             "comparisons": [comparison.model_dump(mode="json") for comparison in self._compared],
             "overflow_diagnoses": [
@@ -183,9 +198,13 @@ class OverflowDetector:
     A training begins with a loss scale that may be far too high: every step overflows until one
     fits. These overflows are the search for a scale and are not counted. There are at most as
     many as lead from the initial scale to the floor.
+
+    Attributes:
+        left_to_scale: Overflows that were not counted.
     """
 
     def __init__(self) -> None:
+        self.left_to_scale = 0
         self._floor = 0.0
         self._ratios: deque[float] = deque(maxlen=HISTORY_LIMIT)
         self._steps = self._overflows = 0
@@ -201,6 +220,7 @@ class OverflowDetector:
         """Count steps made in half precision; arguments as in `AgentObserver.observe`."""
         searching = min(self._search_left, stats.overflow)
         self._search_left = 0 if stats.applied else self._search_left - searching
+        self.left_to_scale += searching
         self._steps += stats.attempted - searching
         self._overflows += stats.overflow - searching
         if stats.precision == "fp16" and stats.overflow and stats.loss_scale <= self._floor:
@@ -253,6 +273,11 @@ class JobOverflowDetector:
         self._detectors: dict[str, OverflowDetector] = {}
         self._begun: tuple[float, LossScaling] | None = None
 
+    @property
+    def left_to_scale(self) -> int:
+        """See `OverflowDetector`."""
+        return sum(detector.left_to_scale for detector in self._detectors.values())
+
     def begin(self, loss_scale: float, scaling: LossScaling) -> None:
         """See `OverflowDetector.begin`; *loss_scale* is the lowest of the parts."""
         self._begun = loss_scale, scaling
@@ -300,9 +325,16 @@ def _steps_of(part: PartStats, stats: StepStats) -> StepStats:
 
 
 class ComparisonDetector:
-    """Detects comparisons with FP32 on a frozen batch that agree against half precision."""
+    """Detects comparisons with FP32 on a frozen batch that agree against half precision.
+
+    Gradients that vanish while the loss scale grows are left to the scale.
+
+    Attributes:
+        left_to_scale: Comparisons that were.
+    """
 
     def __init__(self) -> None:
+        self.left_to_scale, self._scale = 0, math.inf  # of the last comparison
         self._drifts: deque[float] = deque(maxlen=HISTORY_LIMIT)
         self._underflows: deque[float] = deque(maxlen=HISTORY_LIMIT)
         self._speedups: deque[float] = deque(maxlen=HISTORY_LIMIT)
@@ -317,8 +349,12 @@ class ComparisonDetector:
             _extend_streak(self._drifts, drift, drift > settings.guard_loss_drift)
         lost, error = compared.underflow, compared.gradient_error
         if compared.comparable and lost is not None and error is not None:
-            wrong = WRONG_GRADIENT < error < math.inf
-            _extend_streak(self._underflows, lost, wrong and lost > settings.guard_underflow)
+            vanish = WRONG_GRADIENT < error < math.inf and lost > settings.guard_underflow
+            if vanish and compared.loss_scale > self._scale:
+                self.left_to_scale += 1
+            else:
+                _extend_streak(self._underflows, lost, vanish)
+        self._scale = compared.loss_scale
         if accelerator and compared.seconds and compared.fp32_seconds:
             self._speedups.append(compared.fp32_seconds / compared.seconds)
         if len(self._drifts) >= wanted:

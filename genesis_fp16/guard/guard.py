@@ -16,18 +16,19 @@ from genesis_fp16.domain.attempt import Attempt, events_path
 from genesis_fp16.domain.event_limits import EventLimits
 from genesis_fp16.domain.guard import GUARD, Decision, Detection, GuardState
 from genesis_fp16.domain.run import RunState
-from genesis_fp16.guard.detectors import AgentObserver, LossScaling, detect_metric_drift
+from genesis_fp16.guard.detectors import AgentObserver, detect_metric_drift, scaling_of
 from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions, write_evidence
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionName, Role
-from infrastructure.events.event import RungSearched
+from infrastructure.events.event import RungSearched, StepStats
 from infrastructure.events.precision_state import describe_roles
 
 REPLAYED_BYTES = 1 << 18  # at a start, of the events of each attempt of an unfinished run
 REPLAY_SECONDS = 1.0  # for all of them
 
-_RELAPSED = "these modules in FP32 did not suffice before: the whole job stays in FP32"
+_RELAPSED = "this did not suffice before: the whole job stays in FP32"
+_SCALE = "the loss scale"  # the rung of a fault that it cures by itself
 
 log = structlog.get_logger()
 
@@ -43,20 +44,27 @@ class _GuardedAgent:
     decision: Decision  # in force
     observer: AgentObserver = field(default_factory=AgentObserver)
     last_started: str = ""  # the run
-    relapsed: set[tuple[str, ...]] = field(default_factory=set)  # modules that did not suffice
+    scale_told: tuple[str, ...] = ()  # the run, and what was left to its loss scale
+    relapsed: set[tuple[str, ...]] = field(default_factory=set)  # rungs that did not suffice
 
     def follow(self, decision: Decision) -> None:
         """Put *decision* in force."""
-        if self.decision.modules and decision.demands_fp32:
-            self.relapsed.add(self.decision.modules)
+        if decision.demands_fp32 and (rung := _changes(self.decision)):
+            self.relapsed.add(rung)
         self.decision = decision
+
+
+def _changes(decision: Decision) -> tuple[str, ...]:
+    """What the rung of *decision* changes: modules, or roles with their half types."""
+    return decision.modules or tuple(f"{role} {name}" for role, name in decision.roles.items())
 
 
 class Guard:
     """Takes agents to FP32 by itself, and lets them back; an `EventListener` of the dispatcher.
 
     If the rounding of a single role is to blame, only that role's precision changes. After a trip
-    FP32 remains in some modules only, once a search by the worker has shown that this suffices.
+    FP32 remains in some modules only, or gives way to the other half type, once a search by the
+    worker has shown that this suffices.
 
     A decision is in force when it is made: a full disk or a locked store does not delay it.
     `refresh` records what was decided and reads what operators have decided.
@@ -112,6 +120,9 @@ class Guard:
             self.trip(agent, detection)
         elif isinstance(event, RungSearched):
             self._descend(agent, run_id, event)
+        elif isinstance(event, StepStats):
+            self._step_down(agent, run_id)
+            self._tell_left_to_scale(agent, run_id)
 
     def on_run_state(self, agent: str, run_id: str, state: RunState) -> None:
         """Start a probation with a run, or end it with one."""
@@ -160,19 +171,46 @@ class Guard:
             self._decide(guarded, tripped, {"numbers": detection.numbers})
 
     def _descend(self, agent: str, run_id: str, found: RungSearched) -> None:
-        """Leave FP32 to the modules that a search has found, unless that has failed before."""
+        """Go down to the rung that a search has found, unless that has failed before."""
         guarded = self._agent(agent)
         if not self.settings.search_seconds_of(agent):
-            return
-        if found.modules in guarded.relapsed:
-            names = ", ".join(found.modules)
-            log.warning("guard_rung_refused", agent=agent, modules=names, reason=_RELAPSED)
             return
         decided = rules.descend(
             guarded.decision, found, self.settings, now=self._clock(), run_id=run_id
         )
+        if decided is None:
+            return
+        rung = _changes(decided) or (_SCALE,)
+        if rung in guarded.relapsed:
+            log.warning("guard_rung_refused", agent=agent, rung=", ".join(rung), reason=_RELAPSED)
+            return
+        if rung == (_SCALE,):
+            guarded.relapsed.add(rung)  # once: a scale that does not recover leads to FP32
+        self._decide(guarded, decided, {"search": found.model_dump(mode="json")})
+
+    def _step_down(self, agent: str, run_id: str) -> None:
+        """After a quiet time on a rung, try half precision everywhere."""
+        guarded = self._agent(agent)
+        decided = rules.step_down(
+            guarded.decision,
+            self.settings,
+            now=self._clock(),
+            run_id=run_id,
+            step=guarded.observer.step,
+            half_steps=guarded.observer.half_steps,
+        )
         if decided is not None:
-            self._decide(guarded, decided, {"search": found.model_dump(mode="json")})
+            self._decide(guarded, decided, {})
+
+    def _tell_left_to_scale(self, agent: str, run_id: str) -> None:
+        """Log once in a run, for each kind, what the guard leaves to the loss scale."""
+        guarded = self._agent(agent)
+        left = {name: n for name, n in guarded.observer.left_to_scale.items() if n}
+        told = (run_id, *left)
+        if left and told != guarded.scale_told:
+            guarded.scale_told = told
+            why = "the loss scale falls, or grows, by itself"
+            log.info("guard_left_to_scale", agent=agent, run_id=run_id, reason=why, **left)
 
     def _compare(self, agent: str) -> None:
         """Compare held-out metrics of runs and their FP32 repetitions since the last decision."""
@@ -228,10 +266,7 @@ class Guard:
             event,
             self.settings,
             on_probation=guarded.decision.state is GuardState.PROBATION,
-            scaling=LossScaling(
-                backoff_factor=self.settings.backoff_factor,
-                floor=self.settings.min_loss_scale,
-            ),
+            scaling=scaling_of(self.settings),
         )
 
     def _agent(self, name: str) -> _GuardedAgent:
@@ -252,7 +287,7 @@ class Guard:
         guarded.observer.reset()
         write_log = log.warning if decision.state is GuardState.TRIPPED else log.info
         write_log(
-            "guard_descended" if decision.modules else _LOG_EVENTS[decision.state],
+            "guard_descended" if decision.descended else _LOG_EVENTS[decision.state],
             agent=decision.agent,
             trigger=decision.trigger,
             run_id=decision.run_id or None,

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
+
 from genesis_fp16.domain.run import Outcome
 from genesis_fp16.domain.run_spec import ProfileRequest, RunSpec, Task
 from genesis_fp16.plugins.agent_folder import write_preflight
@@ -21,12 +23,15 @@ from genesis_fp16.worker.rung import RungSearch
 from infrastructure.agent_contract import EvaluationReport, Job, Publication
 from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
 from infrastructure.events.event import BaseEvent, PreflightDone, ProfileDone, Published
+from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics import check_fp32_step
 from infrastructure.training.diagnostics.preflight import preflight
 from infrastructure.training.loop import TrainingEnv, TrainingResult, prepare, run
 from infrastructure.training.rounds import GeneratedRound, kind_of
 from infrastructure.trajectories import BufferSnapshot
+
+_PROPOSAL_SECONDS = 60.0  # of a search within a pre-flight measurement
 
 
 def do_task(spec: RunSpec, phases: Phases, inbox: CommandInbox) -> Outcome:
@@ -85,7 +90,8 @@ def measure(attempt: Attempt) -> Outcome:
     job, _, _ = job_of_now(attempt)
     attempt.phases.activity = "measuring the training job"
     check_fp32_step(job, attempt.device)
-    report = preflight(job, attempt.device, _config(attempt))
+    config = _config(attempt)
+    report = _with_proposal(attempt, job, preflight(job, attempt.device, config), config)
     _emit_and_save(attempt, PreflightDone(report=report))
     return "done"
 
@@ -181,6 +187,27 @@ def _emit_and_save(attempt: Attempt, event: BaseEvent) -> None:
             write_preflight(attempt.spec.agent_folder, event.report)
         except OSError as error:
             attempt.context.logger.warning("preflight_report_not_saved", error=str(error))
+
+
+def _with_proposal(
+    attempt: Attempt, job: Job, report: PreflightReport, config: FP16TrainingConfig
+) -> PreflightReport:
+    """*report* with the modules that a search proposes to keep in FP32."""
+    from genesis_fp16.worker.rung.search import propose
+
+    attempt.phases.activity = "searching the modules that must be in FP32"
+    try:
+        found = propose(
+            job, attempt.device, config, seconds=_PROPOSAL_SECONDS, seed=attempt.spec.seed
+        )
+    except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:  # of the job's own code
+        attempt.context.logger.warning("precision_not_searched", error=str(error))
+        return report
+    if found is None:
+        return report
+    text = found.proposal or found.reason
+    changes = {"proposed_keep_fp32": found.modules, "proposal": text}
+    return report.model_copy(update=changes)
 
 
 def _mismatch_observer(

@@ -28,6 +28,7 @@ from infrastructure.events.plain_text import PlainText
 from infrastructure.events.precision_state import ModuleNames, PrecisionName, PrecisionState
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.events.profile_report import ProfileReport
+from infrastructure.events.role_precision import HalfName
 
 SMALLEST_LOSS = 0.01  # of a run's largest FP32 loss: errors are not divided by a smaller loss
 
@@ -373,7 +374,9 @@ class LostUpdatesMeasured(BaseEvent):
     seconds: Amount
 
 
-RungCause = Literal["modules", "data", "optimisation", "unexplained", "unfinished"]
+RungCause = Literal[
+    "modules", "half_type", "scale", "data", "optimisation", "unexplained", "unfinished"
+]
 
 
 class RungSearched(BaseEvent):
@@ -383,9 +386,13 @@ class RungSearched(BaseEvent):
         step: Step whose weights and last batches were replayed.
         modules: Modules in FP32 with which a replay in the half type agrees with FP32; empty if
             there are none or FP32 must stay.
-        cause: What is to blame: modules; the data or the optimisation, which FP32 shows too;
-            unexplained if half precision agrees with FP32 on these batches, or if modules are not
-            to blame; unfinished if the search could not be made or exceeded its time.
+        half_type: Other half type with which a replay agrees with FP32 without *modules*, where
+            none suffice or they would be most of the model; None if there is none.
+        cause: What is to blame: modules; the half type, where the other one suffices; the loss
+            scale, where half precision agrees with FP32 at another one, to which it moves by
+            itself; the data or the optimisation, which FP32 shows too; unexplained if half
+            precision agrees with FP32 on these batches, or if modules are not to blame; unfinished
+            if the search could not be made or exceeded its time.
         reason: What was found, in one sentence.
         half_deviation: Deviation from FP32 in half precision everywhere, a multiple of the noise
             floor; None if it was not measured.
@@ -398,6 +405,7 @@ class RungSearched(BaseEvent):
     kind: Literal["rung_searched"] = "rung_searched"
     step: StoredCount
     modules: ModuleNames = ()
+    half_type: HalfName | None = None
     cause: RungCause
     reason: PlainText
     half_deviation: AnyNumber | None = None
@@ -405,6 +413,20 @@ class RungSearched(BaseEvent):
     fp32_share: Share | None = None
     replays: Count = 0
     seconds: Amount = 0.0
+
+    @property
+    def proposal(self) -> str:
+        """What to change in the agent's code, with its measured cost and gain; empty if nothing."""
+        if self.modules:
+            share = "an unknown share" if self.fp32_share is None else f"{self.fp32_share:.1%}"
+            return (
+                f"keep_fp32={list(self.modules)}: {share} of the forward pass's operations in FP32 "
+                f"instead of all; gradients off by {self.deviation or 0:.1f} times the noise floor "
+                f"instead of {self.half_deviation or 0:.1f}"
+            )
+        if self.half_type is not None:
+            return f"{self.half_type.upper()} in place of the other half type: {self.reason}"
+        return self.reason if self.cause == "scale" else ""
 
 
 class MismatchMeasured(BaseEvent):

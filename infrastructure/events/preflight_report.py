@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infrastructure.events.bounds import Amount, AnyNumber, Count
 from infrastructure.events.plain_text import PlainText
-from infrastructure.events.precision_state import PrecisionName
+from infrastructure.events.precision_state import ModuleNames, PrecisionName
 
 
 class _Part(BaseModel):
@@ -75,6 +75,9 @@ class PreflightReport(_Part):
         recommended_scale: One power of two below it.
         underflow: Fraction of all FP16 gradients' elements flushed to zero at that scale.
         verdict: Precision to train in.
+        proposed_keep_fp32: Modules with which FP16, by a replay of these batches, agrees with FP32;
+            empty if none are needed or known.
+        proposal: What a search for them has found, in one sentence; empty if it was not made.
     """
 
     measured_at: Amount
@@ -90,6 +93,8 @@ class PreflightReport(_Part):
     underflow: AnyNumber
     verdict: PrecisionName
     reasons: tuple[PlainText, ...]
+    proposed_keep_fp32: ModuleNames = ()
+    proposal: PlainText = ""
 
     @property
     def keep_fp32(self) -> tuple[str, ...]:

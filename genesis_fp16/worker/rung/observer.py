@@ -28,12 +28,14 @@ from infrastructure.events.event import (
     RungSearched,
     StepStats,
 )
+from infrastructure.events.precision_state import fp32_reason_of_device
 from infrastructure.events.role_precision import HalfName
 from infrastructure.precision_lab.rung.losses import LossHistory
 from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.training.distributed import is_sharded
 from infrastructure.training.parts import Trainer
 from infrastructure.training.precision import Precision
+from infrastructure.training.precision.devices import native_half_types
 from infrastructure.training.rounds import kind_of
 
 _BATCHES = 8
@@ -73,6 +75,8 @@ class RungSearch:
         self._batches: deque[Batch] = deque(maxlen=_BATCHES)
         self._sized = False
         self._half: HalfName | None = None  # last half type in force, or requested
+        self._half_is_default = False  # nobody has chosen it
+        self._part = ""  # that failed last
         self._half_scale = 1.0
         self._history = LossHistory()
         self._suspects: deque[str] = deque(maxlen=_MOST_SUSPECTS)
@@ -95,12 +99,14 @@ class RungSearch:
         if isinstance(event, StepStats):
             self._history = self._history.after(event.loss)
             if event.precision != "fp32":
-                self._half_scale = event.loss_scale
+                self._note_half(event)
         elif isinstance(event, PrecisionChanged):
             for name in (event.state.effective, event.state.requested):
                 if name in ("fp16", "bf16"):
                     self._half = name
                     break
+            if event.state.effective != "fp32":
+                self._half_is_default = event.state.reason == "default"
         elif isinstance(event, OverflowDiagnosed) and event.module:
             self._suspect(event.module)
         elif isinstance(event, LostUpdatesMeasured) and (event.zero or 0.0) > 0.2:
@@ -128,6 +134,14 @@ class RungSearch:
             self._folder.drop_tensors()
             self._process = None
 
+    def _note_half(self, stats: StepStats) -> None:
+        self._half_scale = stats.loss_scale
+        failed = {part.name: part.overflow + part.nonfinite_loss for part in stats.parts}
+        worst = max(failed, key=lambda name: failed[name], default="")
+        if worst and failed[worst]:
+            self._part = worst
+            [self._half_scale] = [p.loss_scale for p in stats.parts if p.name == worst]
+
     def _suspect(self, module: str) -> None:
         name = module.partition(" (")[0]
         if name and not name.startswith("the ") and name not in self._suspects:
@@ -146,6 +160,8 @@ class RungSearch:
             suspects=tuple(self._suspects),
             history=self._history,
             loss_scale=self._half_scale,
+            other_half=self._other_half(trainer),
+            part=self._part,
             seconds=self._spec.rung_search_seconds,
         )
         try:
@@ -157,24 +173,39 @@ class RungSearch:
         self._next_poll = self._clock() + _POLL_SECONDS
         self._deadline = self._clock() + request.seconds + _GRACE_SECONDS
 
+    def _other_half(self, trainer: Trainer) -> HalfName | None:
+        """The half type that the guard may change to: only where nobody has chosen one."""
+        other: HalfName = "bf16" if self._half == "fp16" else "fp16"
+        reason = fp32_reason_of_device(
+            other,
+            accelerator=trainer.device.type != "cpu",
+            native=native_half_types(trainer.device),
+            cpu_half=trainer.config.cpu_half,
+        )
+        return other if self._half_is_default and reason is None else None
+
     def _refusal(self, trainer: Trainer) -> str:
         """Why no search can be made; empty if one can."""
         kind = kind_of(self._job)
-        if kind.recorded_loss is None or kind.parts:
-            return "modules are searched for jobs of one optimizer on recorded data only"
+        if kind.recorded_loss is None or (kind.parts and not self._part):
+            return "searches replay jobs on recorded data, and a part that has failed"
         if is_sharded(trainer.model):
             return "the model is sharded, so no rank holds all of it"
         if self._half is None:
             return "the half type to search for is not known yet"
         if self._searches >= _MOST_SEARCHES:
             return f"{_MOST_SEARCHES} searches were made in this attempt"
+        return self._lack_of_memory()
+
+    def _lack_of_memory(self) -> str:
         parameters = list(self._job.model.parameters())
-        if parameters[0].is_cuda:
-            needed = _MEMORY_FACTOR * sum(p.numel() * p.element_size() for p in parameters)
-            free, _ = torch.cuda.mem_get_info(parameters[0].device)
-            if free < needed:
-                return f"the device has {free >> 20} MiB free, a search needs {needed >> 20} MiB"
-        return ""
+        if not parameters[0].is_cuda:
+            return ""
+        needed = _MEMORY_FACTOR * sum(p.numel() * p.element_size() for p in parameters)
+        free, _ = torch.cuda.mem_get_info(parameters[0].device)
+        if free >= needed:
+            return ""
+        return f"the device has {free >> 20} MiB free, a search needs {needed >> 20} MiB"
 
     def _start(self) -> subprocess.Popen[bytes]:
         parent = os.getpid()

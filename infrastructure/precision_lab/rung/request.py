@@ -18,6 +18,9 @@ class RungRequest:
         suspects: Names of modules that telemetry has seen to overflow or underflow.
         history: Losses of the training, to tell one that has diverged.
         loss_scale: Loss scale before the trip; higher ones than 65536 are tried, too.
+        other_half: Half type to try where no few modules suffice; None where somebody has chosen
+            *half*, or the device lacks the other one.
+        part: Part of the job whose steps failed; empty for a job without parts.
         seconds: Time after which the search gives up.
     """
 
@@ -26,4 +29,6 @@ class RungRequest:
     suspects: tuple[str, ...] = ()
     history: LossHistory = field(default_factory=LossHistory)
     loss_scale: float = 1.0
+    other_half: HalfName | None = None
+    part: str = ""
     seconds: float = float("inf")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 from torch.nn import Module
 
+from infrastructure.agent_contract import Forward
+from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.events.event import RungCause, RungSearched
 from infrastructure.events.precision_state import MOST_MODULES
@@ -41,16 +44,15 @@ class _Replays:
     floor: NoiseFloor
     scales: Sequence[float]
     is_over: Callable[[], bool]
-    known: dict[frozenset[str], Deviation]
+    whole_loss: Callable[[Forward, Batch], Tensor]
+    known: dict[frozenset[str], Deviation] = field(default_factory=dict)
     count: int = 0
 
     def deviation(self, names: Collection[str]) -> Deviation:
         key = frozenset(names)
         if key not in self.known:
-            if self.is_over():
-                raise _OutOfTimeError
-            self.count += 1
-            self.known[key] = self._replay(sorted(key))
+            scales = self.scales if self.half == "fp16" else (1.0,)
+            self.known[key] = self.replay(sorted(key), scales)
         return self.known[key]
 
     def suffice(self, names: Collection[str]) -> bool:
@@ -60,10 +62,13 @@ class _Replays:
         kept = (*self.experiment.keep_fp32, *names)
         return PresetKernels(self.experiment.models, PRESETS[self.half], kept)
 
-    def _replay(self, names: Sequence[str]) -> Deviation:
-        """At the first loss scale that leaves the gradients finite, as a training's backs off."""
+    def replay(self, names: Sequence[str], scales: Sequence[float]) -> Deviation:
+        """At the first of *scales* that leaves the gradients finite, as a training's backs off."""
+        if self.is_over():
+            raise _OutOfTimeError
+        self.count += 1
         kernels = self.kernels(names)
-        for scale in self.scales if self.half == "fp16" else (1.0,):
+        for scale in scales:
             try:
                 outcome = replace(self.experiment, loss_scale=scale).run_with(kernels)
             except (RuntimeError, ValueError) as error:  # no kernel, or a constant too large
@@ -75,10 +80,10 @@ class _Replays:
         return self.floor.deviation(outcome)
 
     def fp32_share(self, names: Collection[str]) -> float | None:
-        """Share of the operations of products in a forward pass that FP32 computes."""
+        """Share of the operations of products in a job's forward pass that FP32 computes."""
         model = self.kernels(names).model(Role.WORLD_MODEL)
         with torch.no_grad(), ProductFlops() as counted:
-            self.experiment.loss(model, self.experiment.batches[0])
+            self.whole_loss(model, self.experiment.batches[0])
         total = sum(counted.flops.values())
         return counted.flops.get("float32", 0.0) / total if total else None
 
@@ -87,25 +92,37 @@ def search_rung(
     experiment: WorldModelExperiment,
     request: RungRequest,
     clock: Callable[[], float] = time.monotonic,
+    whole_loss: Callable[[Forward, Batch], Tensor] | None = None,
 ) -> RungSearched:
     """Find the modules that must be in FP32 while the others compute in half precision.
 
     What the training's own steps compute is replayed: autocast with these modules kept. A set
     suffices if every loss and gradient is within `TOLERANCE` times the noise floor. First the
     suspects are tried, then modules are searched from the outermost inwards by delta debugging.
+    Where no few modules suffice, the other half type is tried in all of the model.
 
     Args:
         experiment: Weights and last batches of the training.
         request: See there.
         clock: Monotonic seconds.
+        whole_loss: Loss of all parts of a job, to count its operations; by default the
+            experiment's own, which is that of one part.
     """
     begun = clock()
-    found = _found(experiment, request, lambda: clock() - begun > request.seconds)
+    found = _found(
+        experiment,
+        request,
+        lambda: clock() - begun > request.seconds,
+        experiment.loss if whole_loss is None else whole_loss,
+    )
     return found.model_copy(update={"seconds": clock() - begun})
 
 
 def _found(
-    experiment: WorldModelExperiment, request: RungRequest, is_over: Callable[[], bool]
+    experiment: WorldModelExperiment,
+    request: RungRequest,
+    is_over: Callable[[], bool],
+    whole_loss: Callable[[Forward, Batch], Tensor],
 ) -> RungSearched:
     half, history = request.half, request.history
 
@@ -133,7 +150,7 @@ def _found(
             floor=floor,
             scales=[s for s in (2.0**24, 2.0**20) if s <= request.loss_scale] + _SCALES,
             is_over=is_over,
-            known={},
+            whole_loss=whole_loss,
         )
         try:
             found = _searched(replays, request, outcome)
@@ -152,6 +169,8 @@ def _searched(
     everywhere, half = replays.deviation(()), request.half.upper()
     measured: dict[str, object] = {"half_deviation": everywhere.ratio}
     if everywhere.ratio <= TOLERANCE:
+        if half == "FP16" and (moved := _scale_to_blame(replays, request.loss_scale)):
+            return outcome("scale", moved).model_copy(update=measured)
         return outcome(
             "unexplained",
             f"{half} agrees with FP32 on the last {len(replays.experiment.batches)} batches, "
@@ -160,11 +179,15 @@ def _searched(
         ).model_copy(update=measured)
     modules = _smallest(replays.experiment.models[Role.WORLD_MODEL], replays, request.suspects)
     if not modules:
-        return outcome(
-            "unexplained",
+        reason = (
             f"{half} is off ({_times(everywhere)}), and no set of modules in FP32 cures it: what "
-            "the model computes outside of them is to blame",
-        ).model_copy(update=measured)
+            "the model computes outside of them is to blame"
+        )
+        if other := _other_half(replays, request):
+            return outcome("half_type", f"{reason}; {other}").model_copy(
+                update={**measured, "half_type": request.other_half}
+            )
+        return outcome("unexplained", reason).model_copy(update=measured)
     deviation, share = replays.deviation(modules), replays.fp32_share(modules)
     measured |= {"deviation": deviation.ratio, "fp32_share": share}
     part = "an unknown share" if share is None else f"{share:.1%}"
@@ -174,9 +197,45 @@ def _searched(
     )
     if len(modules) > MOST_MODULES or (share is not None and share > LARGEST_SHARE):
         reason += "; FP32 for all costs hardly more"
+        if other := _other_half(replays, request):
+            return outcome("half_type", f"{reason}; {other}").model_copy(
+                update={**measured, "half_type": request.other_half}
+            )
     else:
         measured["modules"] = tuple(sorted(modules))
     return outcome("modules", reason).model_copy(update=measured)
+
+
+def _scale_to_blame(replays: _Replays, loss_scale: float) -> str:
+    """What is wrong with the *loss_scale* of the trip, where FP16 agrees at another; empty if not.
+
+    It moves by itself: an overflow lowers it, and steps without one raise it.
+    """
+    deviation = replays.replay((), [loss_scale])
+    if deviation.ratio <= TOLERANCE:
+        return ""
+    if deviation.ratio == float("inf"):
+        wrong, cure = "too high", "falls by itself"
+    else:
+        wrong, cure = "too low for gradients that vanish", "grows by itself"
+    return (
+        f"the loss scale {loss_scale:g} is {wrong} ({_times(deviation)}) and {cure}: FP16 agrees "
+        "with FP32 at another one, and no module is to blame"
+    )
+
+
+def _other_half(replays: _Replays, request: RungRequest) -> str:
+    """How well the other half type does in all of the model; empty if it does not suffice."""
+    other = request.other_half
+    if other is None:
+        return ""
+    floor = NoiseFloor(replays.experiment, PRESETS[other])
+    others = replace(replays, half=other, floor=floor, known={}, count=0)
+    deviation = others.deviation(())
+    replays.count += others.count
+    if deviation.ratio > TOLERANCE:
+        return ""
+    return f"{other.upper()} suffices in all of the model, {_times(deviation)}"
 
 
 def _smallest(model: Module, replays: _Replays, suspects: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
 from genesis_fp16.domain import guard as rules
 from genesis_fp16.domain.guard import Decision, GuardState
@@ -408,6 +409,91 @@ def test_an_operator_ends_the_rung(world, storm) -> None:
     cleared = rules.clear_trip(last, now=world.now, actor="ann", reason="mended")
     assert cleared is not None
     assert (cleared.state, cleared.modules) == ("probation", ())
+
+
+def searched(cause: str, **changes: object) -> RungSearched:
+    fields = {"step": 70, "cause": cause, "reason": "a replay has shown it", **changes}
+    return RungSearched.model_validate(fields)
+
+
+@on_each_database
+def test_the_other_half_type_replaces_fp32_where_a_search_has_shown_it(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.now += 1
+    world.guard.on_event("a", run.id, searched("half_type", half_type="bf16"))
+    assert not world.guard.demands_fp32("a")
+    assert world.guard.demanded_roles("a") == {"world_model": "bf16"}
+    world.guard.refresh()
+    world.restart()
+    assert world.guard.decision("a").rung == "roles"
+    storm(run)
+    assert world.guard.demands_fp32("a"), "it did not suffice"
+    world.guard.on_event("a", run.id, searched("half_type", half_type="bf16"))
+    assert world.guard.demands_fp32("a"), "nor is it tried again"
+
+
+def test_a_scale_that_cures_itself_brings_half_precision_back_once(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.guard.on_event("a", run.id, searched("scale"))
+    assert (world.state, world.guard.demands_fp32("a")) == ("probation", False)
+    assert world.guard.decision("a").reason == "a replay has shown it"
+    storm(run)
+    world.guard.on_event("a", run.id, searched("scale"))
+    assert world.guard.demands_fp32("a")
+
+
+def test_one_rung_further_down_after_a_quiet_time(world, storm, stats) -> None:
+    world.configure(guard_reenable="auto")
+    run = world.begin()
+    storm(run)
+    world.guard.on_event("a", run.id, found("head"))
+    world.guard.on_event("a", run.id, stats(steps=500))
+    assert world.guard.raised_modules("a") == ("head",), "the cool-down is not over"
+    world.now += world.settings.guard_cooldown_seconds
+    world.guard.on_event("a", run.id, stats(steps=1))
+    assert (world.state, world.guard.raised_modules("a")) == ("probation", ())
+    storm(run)
+    decision = world.guard.decision("a")
+    assert (decision.rung, decision.level) == ("fp32", 2), "it climbs again"
+    world.guard.on_event("a", run.id, found("head"))
+    assert world.guard.raised_modules("a") == ("head",), "which had sufficed"
+    world.now += world.settings.guard_cooldown_seconds
+    world.guard.on_event("a", run.id, stats(steps=500))
+    assert world.guard.raised_modules("a") == ("head",), "the cool-down has doubled"
+
+
+def test_without_auto_a_rung_is_kept(world, storm, stats) -> None:
+    run = world.begin()
+    storm(run)
+    world.guard.on_event("a", run.id, found("head"))
+    world.now += 10 * world.settings.guard_cooldown_seconds
+    world.guard.on_event("a", run.id, stats(steps=500))
+    assert world.guard.raised_modules("a") == ("head",)
+
+
+def test_what_the_loss_scale_cures_is_left_alone_and_told(world, stats, compared) -> None:
+    run = world.begin()
+    fp16 = PrecisionState(requested="fp16", effective="fp16", reason="default")
+    begun = PrecisionChanged(step=0, state=fp16, loss_scale=65536.0)
+    world.guard.on_event("a", run.id, begun)
+    vanishing = {"gradient_error": 0.9, "underflow": 0.6}
+    with capture_logs() as logs:
+        world.guard.on_event("a", run.id, stats(steps=20, overflow=20))
+        for exponent in range(10, 15):
+            world.guard.on_event("a", run.id, compared(loss_scale=2.0**exponent, **vanishing))
+        world.guard.on_event("a", run.id, stats())
+        world.guard.on_event("a", run.id, stats())
+    assert world.state == "watching"
+    told = [line for line in logs if line["event"] == "guard_left_to_scale"]
+    assert [set(line) & {"overflows", "comparisons"} for line in told] == [
+        {"overflows"},
+        {"overflows", "comparisons"},
+    ]
+    for _ in range(3):
+        world.guard.on_event("a", run.id, compared(loss_scale=2.0**14, **vanishing))
+    assert world.guard.decision("a").trigger == "underflow", "it does not grow any more"
 
 
 def test_a_mismatch_changes_the_guilty_role_and_nothing_else(world, disagree) -> None:

@@ -147,3 +147,42 @@ def test_a_search_that_runs_out_of_time_raises_nothing() -> None:
     found = search_rung(experiment(network(Large())), request(seconds=2), clock=lambda: next(ticks))
     assert (found.cause, found.modules) == ("unfinished", ())
     assert "GENESIS_GUARD_SEARCH_SECONDS" in found.reason
+
+
+def test_the_other_half_type_where_no_module_is_to_blame() -> None:
+    class Root(Network):
+        """Its own product, outside of its modules, is beyond FP16 and within BF16."""
+
+        def forward(self, x_BD: Tensor) -> Tensor:
+            large_DD = torch.full((16, 16), 60000.0)
+            result_BD: Tensor = super().forward((x_BD + 3) @ large_DD / 1e6)
+            return result_BD
+
+    torch.manual_seed(0)
+    found = search_rung(experiment(Root()), request(other_half="bf16"))
+    assert (found.cause, found.modules, found.half_type) == ("half_type", (), "bf16")
+    assert "BF16 suffices in all of the model" in found.reason
+    assert found.proposal.startswith("BF16 in place of")
+    chosen = search_rung(experiment(Root()), request())
+    assert (chosen.cause, chosen.half_type) == ("unexplained", None), "somebody has chosen FP16"
+
+
+@pytest.mark.parametrize(("scale", "wrong"), [(2.0**40, "too high"), (2.0**-16, "too low")])
+def test_a_wrong_loss_scale_is_told_from_a_module(scale: float, wrong: str) -> None:
+    healthy = experiment(network())
+    found = search_rung(healthy, request(loss_scale=scale))
+    assert (found.cause, found.modules, found.half_type) == ("scale", (), None)
+    assert f"the loss scale {scale:g} is {wrong}" in found.reason
+    assert found.proposal == found.reason
+
+
+def test_operations_are_counted_in_the_whole_job() -> None:
+    def whole(forward: Any, batch: dict[str, Tensor]) -> Tensor:
+        return sum((loss(forward, batch) for _ in range(2)), loss(forward, batch))
+
+    model = network(Large())
+    [alone, with_others] = [
+        search_rung(experiment(model), request(), whole_loss=one) for one in (None, whole)
+    ]
+    assert alone.fp32_share == pytest.approx(with_others.fp32_share)
+    assert alone.modules == with_others.modules == ("middle",)
