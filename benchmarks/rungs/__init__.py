@@ -1,0 +1,1 @@
+"""The guard's ladder: its search alone, and whole trainings under it, on planted faults."""
