@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import math
 import tempfile
 import time
@@ -22,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import structlog
 import torch
 from torch import Tensor, nn
 
@@ -357,6 +359,8 @@ def one(what: str, kind: str, seed: int, guard: Guard, home: Path) -> dict[str, 
 
 def measure(seed: int, healthy_models: int, out: Path) -> None:
     """Train what *out* does not hold yet, print each line, then the table."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    logging.disable(logging.WARNING)
     statistics._SHORTEST_WINDOW_SECONDS = 0.0
     baseline._SHORTEST_PAUSE_SECONDS = 0.0
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -423,9 +427,8 @@ def report(lines: Iterable[Mapping[str, Any]]) -> None:
     print(f"\nfaults not worse than FP32: {sum(map(not_worse, faults))} of {len(faults)}")
     print(f"faults that tripped the guard: {len(told)}; with a culprit below a fifth of the")
     print(f"operations: {len(small)}, of these below a fifth in FP32 at the end: {len(cured)}")
-    print(
-        f"steps skipped or of failed attempts: median {median(lost or [0]):.2%}, most {max(lost or [0]):.2%}"
-    )
+    print(f"steps skipped, or of attempts that failed: median {median(lost or [0]):.2%}")
+    print(f"most of these: {max(lost or [0]):.2%}")
     print(f"steps from the first symptom to FP32: median {median(to_fp32 or [0])}")
     print(f"to the smallest rung: median {median(to_rung or [0])}")
     for line in told:
