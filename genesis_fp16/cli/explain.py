@@ -280,6 +280,8 @@ def _mismatch(reports: list[dict[str, Any]]) -> Iterator[str]:
         values = " -> ".join(f"{report['k3']:.2g}" for report in alike)
         parts.append(f"{values} nats per token ({pair})")
     yield f"Mismatch      {' -> '.join(parts)}"
+    others = f"correlation {last['pearson']:.5g}, chi-squared {last['chi2_token']:.2g} per token"
+    yield f"Also          {others}, {last['chi2_sequence']:.2g} per sequence"
     combinations = sorted(last["combinations"], key=lambda combination: float(combination["k3"]))
     shown = [
         f"{combination['policy']}/{combination['rollout']} {combination['k3']:.2g}"

@@ -124,6 +124,7 @@ class RunSpec(BaseModel):
         profile: Details of the task ``profile``; else None.
         keep_models: Number of versions of the published model to keep.
         keep_fp32: Modules that stay in FP32, besides those of the job.
+        fp32_head: Whether a policy's output head stays in FP32, too, on all sides.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
 
@@ -152,6 +153,7 @@ class RunSpec(BaseModel):
     parallel: Parallel = "ddp"
     keep_models: int = 5
     keep_fp32: tuple[str, ...] = ()
+    fp32_head: bool = False
     task: Task = "train"
     lab: LabRequest | None = None
     profile: ProfileRequest | None = None

@@ -51,6 +51,7 @@ def make_spec(
 
 def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
     """The fields of a `RunSpec` that follow from the settings alone."""
+    preset = settings.for_agent(agent).role_preset
     return {
         "agent_folder": settings.home.absolute() / "agents" / agent,
         "definition": definition_of(settings.home.absolute(), agent),
@@ -64,6 +65,7 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "mismatch_interval_rounds": settings.mismatch_interval_rounds,
         "keep_models": settings.for_agent(agent).keep_models or settings.keep_models,
         "keep_fp32": settings.for_agent(agent).fp32_modules,
+        "fp32_head": bool(preset is not None and preset.fp32_head),
         "settings": settings.for_agent(agent).settings,
     }
 

@@ -139,18 +139,23 @@ class RolePrecisions(Mapping[Role, RolePrecision]):
         roles: Precision of each role; roles that are left out are FP32.
         pure: Whether trained weights and losses may be in half precision. For measurements only.
         source: Where a preset comes from.
+        fp32_head: Roles whose output head, from features to logits, computes in FP32, with float32
+            weights.
 
     Raises:
         RolePrecisionError: A trained role is stored in half precision, or a result is returned in
-            it, and *pure* is false.
+            it, and *pure* is false; the head of the policy or of the rollout alone is in FP32.
     """
 
     name: str
     roles: Mapping[Role, RolePrecision]
     pure: bool = False
     source: str = ""
+    fp32_head: frozenset[Role] = frozenset()
 
     def __post_init__(self) -> None:
+        if one_sided := self.fp32_head & {Role.POLICY, Role.ROLLOUT}:
+            self._check_heads(one_sided)
         given = {Role(role): precision for role, precision in self.roles.items()}
         roles = {role: given.get(role, FP32) for role in Role}
         object.__setattr__(self, "roles", MappingProxyType(roles))
@@ -169,6 +174,16 @@ class RolePrecisions(Mapping[Role, RolePrecision]):
                     "and log-probabilities need fp32. Set out to fp32, or pure=True for a "
                     "measurement"
                 )
+
+    def _check_heads(self, sides: frozenset[Role]) -> None:
+        if len(sides) == 1:
+            (side,) = sides
+            other = Role.ROLLOUT if side is Role.POLICY else Role.POLICY
+            raise RolePrecisionError(
+                f"{self.name}: the head of role {side} alone is in FP32, and that of {other} is "
+                "not: the two then round their logits differently, which makes the mismatch of "
+                "trainer and rollout worse, not better. Name both roles in fp32_head, or neither"
+            )
 
     def __getitem__(self, role: Role) -> RolePrecision:
         return self.roles[role]
@@ -286,6 +301,16 @@ def _presets() -> Iterator[tuple[str, RolePrecisions]]:
             reference=frozen,
             rollout=frozen,
         )
+        name, preset = _preset(
+            f"{half}_fp32_head",
+            "the head in FP32 on all sides, as TRL and prime-rl can have it",
+            world_model=trained,
+            policy=trained,
+            reference=frozen,
+            rollout=frozen,
+        )
+        heads = frozenset({Role.POLICY, Role.ROLLOUT, Role.REFERENCE})
+        yield name, replace(preset, fp32_head=heads)
     halves: tuple[HalfName, ...] = ("bf16", "fp16")
     for half in halves:
         yield _forensics(f"{half}_pure", half)

@@ -32,14 +32,15 @@ class VllmRollout:
         stop_tokens: Ids that end a completion, at least one.
         vocabulary: Number of ids of the model.
         context: Longest sequence in tokens.
+        fp32_head: Whether the trainer keeps the output head in FP32.
 
     Raises:
         ImportError: vLLM is not installed.
-        ValueError: vLLM cannot compute in *precision*.
+        ValueError: vLLM cannot compute in *precision*, or not its head in FP32 as the trainer does.
         RolloutRequestError: No stop token, or not the padding, is an id of the model.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a property of the engine
         self,
         folder: Path,
         precision: RolePrecision,
@@ -48,7 +49,14 @@ class VllmRollout:
         stop_tokens: Collection[int],
         vocabulary: int,
         context: int,
+        fp32_head: bool = False,
     ) -> None:
+        if fp32_head and precision.compute != "fp32":
+            raise ValueError(
+                f"vLLM computes the head in {precision.compute} and the trainer in FP32: a head in "
+                "FP32 on one side makes the mismatch worse. Use TransformersRollout, or a preset "
+                "without _fp32_head"
+            )
         if precision.store != precision.compute or precision.out != "fp32":
             raise ValueError(
                 f"vLLM stores and computes in one type and returns fp32, got {precision}: use "

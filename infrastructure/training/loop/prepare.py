@@ -37,7 +37,9 @@ from infrastructure.training.parts import make_trainer, trainers_of
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.precision.frozen_base import FrozenBase
+from infrastructure.training.precision.heads import output_head
 from infrastructure.training.precision.keep_fp32 import keep_in_fp32
+from infrastructure.training.precision.roles import find_preset
 from infrastructure.training.rounds import JobKind, first_batches, kind_of
 
 
@@ -158,8 +160,15 @@ def _check_parts_can_run(kind: JobKind, env: TrainingEnv, ranks: Ranks) -> None:
 
 
 def _with_kept_modules(job: Job, env: TrainingEnv, ranks: Ranks) -> Job:
-    """*job* with the modules to keep in FP32 of both; from now on they compute in it."""
-    job = replace(job, keep_fp32=(*job.keep_fp32, *env.config.keep_fp32))
+    """*job* with the modules to keep in FP32 of both; from now on they compute in it.
+
+    With them the head, if the job's preset has it in FP32: rollout and reference are copies of the
+    model, so that the head is in FP32 on all sides.
+    """
+    preset = kind_of(job).role_preset
+    head = preset is not None and bool(find_preset(preset).fp32_head)
+    heads = (output_head(job.model),) if head else ()
+    job = replace(job, keep_fp32=(*job.keep_fp32, *env.config.keep_fp32, *heads))
     if job.keep_fp32 and env.options.parallel == "fsdp2-policy" and ranks.count > 1:
         raise ValueError(
             f"keep_fp32={list(job.keep_fp32)} has no effect with parallel='fsdp2-policy', "

@@ -273,7 +273,9 @@ def test_a_preset_may_choose_what_the_guard_demands_for_one_role() -> None:
 
 def test_the_run_follows_the_half_type_of_its_world_model() -> None:
     other = {Role.WORLD_MODEL: "bf16"}
-    state = resolve_precision(inputs_with(guard_roles=other, fell_back_at=1.0, guard_decided_at=2.0))
+    state = resolve_precision(
+        inputs_with(guard_roles=other, fell_back_at=1.0, guard_decided_at=2.0)
+    )
     assert (state.effective, state.reason) == ("bf16", "guard")
     chosen = resolve_precision(inputs_with(agent="fp16", guard_roles=other))
     assert (chosen.effective, chosen.reason) == ("fp32", "guard"), "the agent has chosen FP16"

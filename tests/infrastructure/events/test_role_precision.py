@@ -27,6 +27,7 @@ DOCUMENTED = {
     "bf16_train_fp16_infer": "32/bf/32 bf/bf/32 16/16/32 32/32/32 32/32/32 32/32/32",
     "fp16": "32/16/32 16/16/32 16/16/32 32/32/32 32/16/32 32/32/32",
     "precision-rl": "32/16/32 32/32/32 16/16/32 32/32/32 32/32/32 32/32/32",
+    "fp16_fp32_head": "32/16/32 16/16/32 16/16/32 32/32/32 32/32/32 32/32/32",
     "bf16_pure": "bf bf bf bf bf bf",
     "bf16_fp32_kl": "bf bf bf bf bf 32",
     "bf16_fp32_value": "bf bf bf bf 32 bf",
@@ -37,6 +38,7 @@ DOCUMENTED = {
 }
 COUNTERPARTS = {
     "flowrl_bf16": "flowrl_fp16",
+    "bf16_fp32_head": "fp16_fp32_head",
     "fp16_pure": "bf16_pure",
     "fp16_fp32_kl": "bf16_fp32_kl",
     "fp16_fp32_value": "bf16_fp32_value",
@@ -60,6 +62,7 @@ def test_a_preset_is_its_row_in_the_documents(name):
     assert (
         preset.source in {"sail-sg/Precision-RL", "dtype-rlhf", "plain"}
         or "verl_FlowRL" in preset.source
+        or preset.fp32_head
     )
 
 
@@ -104,6 +107,13 @@ def test_one_warning_where_trainer_and_rollout_round_differently():
     assert "rounding of bf16" in warning
     fp32_rollout = PRESETS["flowrl_bf16"].with_role(Role.ROLLOUT, FP32)
     assert "rounding of bf16" in fp32_rollout.warnings()[0]
+
+
+def test_a_head_in_fp32_on_one_side_alone_is_refused():
+    assert PRESETS["bf16_fp32_head"].fp32_head >= {Role.POLICY, Role.ROLLOUT}
+    for side, other in ((Role.POLICY, "rollout"), (Role.ROLLOUT, "policy")):
+        with pytest.raises(RolePrecisionError, match=f"that of {other} is not.*mismatch.*worse"):
+            RolePrecisions(name="mine", roles={}, fp32_head=frozenset({side, Role.REFERENCE}))
 
 
 def test_a_trained_role_stored_in_half_needs_pure():

@@ -122,3 +122,9 @@ def test_without_vllm_the_error_names_the_other_engine(monkeypatch: pytest.Monke
 
     with pytest.raises(ImportError, match="use TransformersRollout"):
         a_rollout()
+
+
+def test_a_head_in_fp32_that_vllm_cannot_have_is_refused(vllm: Recorder) -> None:
+    with pytest.raises(ValueError, match="on one side makes the mismatch worse"):
+        a_rollout(fp32_head=True)
+    a_rollout("fp32/fp32/fp32", fp32_head=True)

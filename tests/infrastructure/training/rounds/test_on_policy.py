@@ -19,6 +19,7 @@ from infrastructure.training.checkpoints import BestEpoch
 from infrastructure.training.distributed import Ranks, distribute
 from infrastructure.training.loop import LoopOptions, TrainingResult, train
 from infrastructure.training.precision import device_name
+from infrastructure.training.precision.keep_fp32 import is_kept
 from infrastructure.training.rounds import OnPolicyRounds
 from tests.infrastructure.training.bandit import PER_ROUND, ROWS, Bandit
 
@@ -260,3 +261,22 @@ def test_wrong_batches_are_named(tmp_path: Path):
     bandit = Bandit(batches=lambda *_: [{"x": torch.ones(1), "y": 3}], warm_up_rounds=0)
     with pytest.raises(TypeError, match=r"\['y'\]"):
         run(bandit, tmp_path)
+
+
+def test_a_preset_keeps_the_head_in_fp32_on_all_sides(tmp_path: Path):
+    bandit = Bandit(role_precision="fp16_fp32_head")
+    bandit.model.get_output_embeddings = lambda: bandit.model[-1]
+    kept: list[tuple[bool, torch.dtype, torch.dtype]] = []
+
+    def batches(round_, roles):
+        yield from bandit.batches(round_, roles)
+        if round_ >= bandit.job.warm_up_rounds:
+            for copied in (roles.rollout.module, roles.reference.module):
+                kept.append((is_kept(copied[-1]), copied[-1].weight.dtype, copied[0].weight.dtype))
+
+    bandit.job = replace(bandit.job, batches=batches)
+    run(bandit, tmp_path, "fp16")
+    assert set(kept[2:]) == {(True, torch.float32, torch.float16)}, "the first are of a check"
+    nothing = Bandit(role_precision="fp16_fp32_head")
+    with pytest.raises(ValueError, match="Sequential names no output head"):
+        run(nothing, tmp_path / "nothing", "fp16")
