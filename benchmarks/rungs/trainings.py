@@ -133,7 +133,7 @@ class Guarded:
         self._begun, self._scale, self._searched = time.monotonic(), 1.0, False
 
     def begin_attempt(self) -> None:
-        """Begin anew, as a worker does, from the newest checkpoint if there is one."""
+        """Begin as a worker does, from the newest checkpoint if there is one."""
         self.attempts += 1
         self.state, self._answer, self.step = self.wish(), None, 0
 

@@ -12,8 +12,9 @@ import torch
 from genesis_fp16.worker.attempt import Attempt
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
-from infrastructure.agent_contract.on_policy_job import OnPolicyJob
+from infrastructure.events import Role
 from infrastructure.training.precision.heads import output_head
+from infrastructure.training.rounds import kind_of
 from infrastructure.trajectories import BufferSnapshot
 
 
@@ -32,7 +33,7 @@ def build_job(attempt: Attempt, transitions: RecordedTransitions) -> Job:
     if not isinstance(job, Job):
         got = type(job).__name__
         raise TypeError(f"build_job() must return TrainingJob or OnPolicyJob, got {got}")
-    head = attempt.spec.fp32_head and isinstance(job, OnPolicyJob)
+    head = attempt.spec.fp32_head and Role.POLICY in kind_of(job).roles
     heads = (output_head(job.model),) if head else ()
     return replace(job, keep_fp32=(*job.keep_fp32, *attempt.spec.keep_fp32, *heads))
 

@@ -28,14 +28,13 @@ from infrastructure.events.event import (
     RungSearched,
     StepStats,
 )
-from infrastructure.events.precision_state import fp32_reason_of_device
 from infrastructure.events.role_precision import HalfName
 from infrastructure.precision_lab.rung.losses import LossHistory
 from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.training.distributed import is_sharded
 from infrastructure.training.parts import Trainer
 from infrastructure.training.precision import Precision
-from infrastructure.training.precision.devices import native_half_types
+from infrastructure.training.precision.devices import has_half_type
 from infrastructure.training.rounds import kind_of
 
 _BATCHES = 8
@@ -176,13 +175,8 @@ class RungSearch:
     def _other_half(self, trainer: Trainer) -> HalfName | None:
         """The half type that the guard may change to: only where nobody has chosen one."""
         other: HalfName = "bf16" if self._half == "fp16" else "fp16"
-        reason = fp32_reason_of_device(
-            other,
-            accelerator=trainer.device.type != "cpu",
-            native=native_half_types(trainer.device),
-            cpu_half=trainer.config.cpu_half,
-        )
-        return other if self._half_is_default and reason is None else None
+        has = has_half_type(other, trainer.device, cpu_half=trainer.config.cpu_half)
+        return other if self._half_is_default and has else None
 
     def _refusal(self, trainer: Trainer) -> str:
         """Why no search can be made; empty if one can."""

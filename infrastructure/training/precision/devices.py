@@ -6,6 +6,8 @@ import platform
 
 import torch
 
+from infrastructure.events.precision_state import PrecisionName, fp32_reason_of_device
+
 _FP16_CAPABILITY = (5, 3)  # the first CUDA compute capability with FP16 arithmetic
 
 
@@ -47,3 +49,20 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def has_half_type(name: PrecisionName, device: torch.device, *, cpu_half: bool) -> bool:
+    """Whether *device* may compute in this type; FP32 is allowed everywhere.
+
+    Args:
+        name: The precision.
+        device: The device.
+        cpu_half: Whether half precision may run on a CPU anyway.
+    """
+    reason = fp32_reason_of_device(
+        name,
+        accelerator=device.type != "cpu",
+        native=native_half_types(device),
+        cpu_half=cpu_half,
+    )
+    return reason is None

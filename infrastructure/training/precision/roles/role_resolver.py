@@ -9,9 +9,9 @@ import torch
 
 from infrastructure.events import PrecisionState, Role
 from infrastructure.events.event import Notice
-from infrastructure.events.precision_state import PrecisionName, fp32_reason_of_device
+from infrastructure.events.precision_state import PrecisionName
 from infrastructure.events.role_precision import FP32, RolePrecisions, roles_under, usable_preset
-from infrastructure.training.precision.devices import native_half_types
+from infrastructure.training.precision.devices import has_half_type
 
 
 class RoleResolver:
@@ -88,11 +88,4 @@ class RoleResolver:
         return replace(state, roles={role: str(precisions[role]) for role in self._roles})
 
     def _has(self, compute: PrecisionName) -> bool:
-        """Whether the device may compute in this type."""
-        reason = fp32_reason_of_device(
-            compute,
-            accelerator=self._device.type != "cpu",
-            native=native_half_types(self._device),
-            cpu_half=self._cpu_half,
-        )
-        return reason is None
+        return has_half_type(compute, self._device, cpu_half=self._cpu_half)
