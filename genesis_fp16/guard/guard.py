@@ -28,6 +28,7 @@ REPLAYED_BYTES = 1 << 18  # at a start, of the events of each attempt of an unfi
 REPLAY_SECONDS = 1.0  # for all of them
 
 _RELAPSED = "this did not suffice before: the whole job stays in FP32"
+_FORBIDDEN = "GENESIS_GUARD_LADDER is false, for this agent or all: the whole job stays in FP32"
 _SCALE = "the loss scale"  # the rung of a fault that it cures by itself
 
 log = structlog.get_logger()
@@ -174,6 +175,7 @@ class Guard:
         """Go down to the rung that a search has found, unless that has failed before."""
         guarded = self._agent(agent)
         if not self.settings.search_seconds_of(agent):
+            log.warning("guard_rung_refused", agent=agent, rung="any", reason=_FORBIDDEN)
             return
         decided = rules.descend(
             guarded.decision, found, self.settings, now=self._clock(), run_id=run_id

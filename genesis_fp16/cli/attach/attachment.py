@@ -161,7 +161,9 @@ class Attachment:
             try:
                 shutil.chown(folder, group=self.group)
             except LookupError:
-                raise AttachError(f"the group {self.group!r} does not exist: create it first") from None
+                raise AttachError(
+                    f"the group {self.group!r} does not exist: create it first"
+                ) from None
             folder.chmod(mode)
 
 

@@ -17,6 +17,7 @@ from genesis_fp16.domain.run import Ending, Run, RunState, RunSummary, RunTransi
 from genesis_fp16.guard.evidence import write_evidence
 from genesis_fp16.guard.guard import Guard
 from genesis_fp16.settings import Settings
+from genesis_fp16.settings.settings import AgentSettings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
 from infrastructure.events.event import PrecisionChanged, RungSearched, StepStats
@@ -393,11 +394,23 @@ def test_modules_that_did_not_suffice_are_not_raised_again(world, storm) -> None
     assert world.guard.raised_modules("a") == ("head", "trunk")
 
 
-def test_without_the_ladder_fp32_stays(world, storm) -> None:
-    world.configure(guard_ladder=False)
+@pytest.mark.parametrize(
+    "forbidden", [{"guard_ladder": False}, {"agents": {"a": AgentSettings(guard_ladder=False)}}]
+)
+def test_where_the_ladder_is_forbidden_fp32_stays(world, storm, forbidden) -> None:
+    world.configure(**forbidden)
     run = world.begin()
     storm(run)
-    world.guard.on_event("a", run.id, found("head"))
+    with capture_logs() as logs:
+        world.guard.on_event("a", run.id, found("head"))
+    assert world.guard.demands_fp32("a")
+    assert "GENESIS_GUARD_LADDER is false" in logs[0]["reason"]
+
+
+def test_a_search_out_of_its_time_leaves_fp32(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.guard.on_event("a", run.id, searched("unfinished"))
     assert world.guard.demands_fp32("a")
 
 

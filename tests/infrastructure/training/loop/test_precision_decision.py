@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from infrastructure.events import PrecisionState, Role
+from infrastructure.events.event import Notice
 from infrastructure.training import FP16Trainer, FP16TrainingConfig
 from infrastructure.training.distributed import Ranks
 from infrastructure.training.loop import LoopOptions, TrainingEnv
@@ -21,14 +22,16 @@ WISHES = ("fp32", "fp16", "bf16")
 ROLES = {Role.POLICY: "fp32/fp16/fp32", Role.ROLLOUT: "bf16/bf16/fp32"}
 
 
-def decision(job, folder: Path, config: FP16TrainingConfig) -> PrecisionDecision:
+def decision(
+    job, folder: Path, config: FP16TrainingConfig, emit=lambda _event: None
+) -> PrecisionDecision:
     env = TrainingEnv(
         device=CPU,
         precision=PrecisionState(requested="fp32", effective="fp32", reason="default"),
         config=config,
         options=LoopOptions(seed=0),
         folder=folder,
-        emit=lambda _event: None,
+        emit=emit,
         commands=tuple,
     )
     return PrecisionDecision(job, env, Ranks())
@@ -52,3 +55,38 @@ def test_the_trainer_takes_what_was_decided(
     assert trainer.precision_state == decided.state
     shown = {role: str(types) for role, types in decided.roles.items()}
     assert {role: shown[role] for role in decided.state.roles} == dict(decided.state.roles)
+
+
+@pytest.mark.parametrize(
+    ("modules", "why"),
+    [
+        (("head_of_last_week",), "the guard raised 'head_of_last_week', but the model has no such"),
+        (("*",), "* are all of the model"),
+    ],
+)
+def test_modules_that_cannot_be_raised_one_by_one_lead_to_fp32(
+    make_job, tmp_path: Path, modules: tuple[str, ...], why: str
+):
+    told: list[Notice] = []
+    config = FP16TrainingConfig(cpu_half=True)
+    decide = decision(make_job(), tmp_path, config, told.append).decide
+    wished = PrecisionState(requested="fp16", effective="fp16", reason="default", modules=modules)
+    state = decide(wished).state
+    assert (state.effective, state.reason, state.modules) == ("fp32", "guard", ())
+    (notice,) = told
+    assert notice.event == "modules_not_raised"
+    assert why in str(notice.fields)
+    assert "the whole job computes in FP32" in str(notice.fields)
+
+
+def test_the_guards_half_type_of_a_world_model_is_in_force(make_job, tmp_path: Path):
+    config = FP16TrainingConfig(cpu_half=True)
+    wished = PrecisionState(
+        requested="fp16",
+        effective="bf16",
+        reason="guard",
+        roles={Role.WORLD_MODEL: "fp32/bf16/fp32"},
+    )
+    decided = decision(make_job(), tmp_path, config).decide(wished)
+    assert (decided.state.effective, decided.state.reason) == ("bf16", "guard")
+    assert decided.state.roles == {}, "a job on recorded data has no roles"

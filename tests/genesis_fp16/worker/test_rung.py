@@ -1,0 +1,77 @@
+"""What a search proposes for a job's code, and the loss of the part that failed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from genesis_fp16.worker.rung.search import _loss_of_part, propose
+from infrastructure.agent_contract import Evaluation, TrainingJob
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.precision import Precision, PrecisionForward
+from tests.infrastructure.training.parts.actor_critic import batches, make_job
+
+CPU = torch.device("cpu")
+CONFIG = FP16TrainingConfig(cpu_half=True)
+
+
+class Large(nn.Module):
+    """Overflows in FP16, whatever the loss scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = (self.linear(x) + 3) @ torch.full((16, 16), 60000.0) / 60000
+        return result
+
+
+def a_job(middle: nn.Module) -> TrainingJob:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(6)), middle, nn.Linear(16, 1))
+    rows = [{"x": torch.randn(8, 16), "y": torch.randn(8, 1)} for _ in range(4)]
+    return TrainingJob(
+        model=model,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        batches=lambda _epoch: rows,
+        loss=lambda forward, batch: (forward(batch["x"]) - batch["y"]).square().mean(),
+        evaluate=lambda _f: Evaluation(metrics={"a": 0.0}, primary="a", higher_is_better=True),
+        epochs=1,
+    )
+
+
+def test_a_proposal_names_the_module_its_cost_and_its_gain() -> None:
+    job, before = a_job(Large()), torch.random.get_rng_state()
+    found = propose(job, CPU, CONFIG, seconds=60.0, seed=0)
+    assert found is not None
+    assert found.modules == ("6",)
+    assert found.proposal.startswith("keep_fp32=['6']: ")
+    assert "of the forward pass's operations in FP32 instead of all" in found.proposal
+    assert torch.equal(torch.random.get_rng_state(), before)
+    healthy = propose(a_job(nn.Tanh()), CPU, CONFIG, seconds=60.0, seed=0)
+    assert healthy is not None
+    assert healthy.proposal == ""
+
+
+def test_a_loss_scale_is_proposed_where_it_alone_is_wrong() -> None:
+    config = FP16TrainingConfig(cpu_half=True, loss_scale=2.0**40)
+    found = propose(a_job(nn.Tanh()), CPU, config, seconds=60.0, seed=0)
+    assert found is not None
+    assert (found.cause, found.modules) == ("scale", ())
+    assert "is too high" in found.proposal
+
+
+def test_the_loss_of_a_part_comes_after_those_before_it() -> None:
+    job, (batch,) = make_job(), batches(1)
+    forward = PrecisionForward(job.model, CPU, Precision.FP32)
+    each = [
+        forward.compute_loss(partial(_loss_of_part, job.parts, part.name), batch)
+        for part in job.parts
+    ]
+    assert torch.allclose(torch.stack(each).sum(), forward.compute_loss(job.loss, batch))
+    with pytest.raises(ValueError, match="no part 'gone'"):
+        _loss_of_part(job.parts, "gone", forward, batch)
