@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from agents.se_darwin.edits.nodes import FunctionNode
+
 _EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _BLOCKS = ("body", "orelse", "finalbody")
 
@@ -46,7 +48,7 @@ def _never_read(tree: ast.Module) -> set[str]:
     """Names that are local to a function, or parameters, and never read in it."""
     unread = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, FunctionNode):
             names = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
             read = {name.id for name in names if not isinstance(name.ctx, ast.Store)}
             parts = ast.walk(node.args)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.se_darwin.edits.edit_space import definition_of
+from agents.se_darwin.edits.nodes import FunctionNode
 from infrastructure.agent_contract.command import CommandError
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -136,7 +137,7 @@ def _check_function(tree: ast.Module, program: Path, function: str) -> None:
 
 def _plain_functions(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
     for node in body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, FunctionNode):
             yield f"{prefix}{node.name}"
         elif isinstance(node, ast.ClassDef):
             yield from _plain_functions(node.body, f"{prefix}{node.name}.")
@@ -155,21 +156,17 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
         if isinstance(child, ast.Assign) and isinstance(child.value, ast.Lambda):
             for name in (target.id for target in child.targets if isinstance(target, ast.Name)):
                 yield f"{prefix}{name}", f"{name} is a lambda: write it as `def {name}(...):`"
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        elif isinstance(child, FunctionNode | ast.ClassDef):
             yield f"{prefix}{child.name}", _remedy(child, node, prefix)
             yield from _definitions(child, f"{prefix}{child.name}.")
         else:
             yield from _definitions(child, prefix)
 
 
-def _remedy(
-    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, parent: ast.AST, prefix: str
-) -> str:
+def _remedy(node: FunctionNode | ast.ClassDef, parent: ast.AST, prefix: str) -> str:
     name = f"{prefix}{node.name}"
     if isinstance(node, ast.ClassDef):
         return f"{name} is a class: name a function"
-    if isinstance(node, ast.AsyncFunctionDef):
-        return f"{name} is asynchronous: move what it computes into a plain function that it calls"
     if isinstance(parent, ast.ClassDef):
         return f"{name} is a method: name it with its class"
     if prefix:

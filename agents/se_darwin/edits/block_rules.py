@@ -15,12 +15,13 @@ from agents.se_darwin.edits.edit import (
     read,
     statement_in,
 )
+from agents.se_darwin.edits.nodes import ForNode, FunctionNode, WithNode
 from agents.se_darwin.edits.scope import MAX_TEXT
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 _EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
-_LOOPS = (ast.For, ast.While)
-_COMPOUND = (ast.If, ast.For, ast.While, ast.With)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPOUND = (ast.If, *_LOOPS, ast.With, ast.AsyncWith)
 
 
 def _leaves_loop(node: ast.AST) -> bool:
@@ -51,16 +52,16 @@ def statement_removed(site: Site) -> Iterator[Proposal]:
 def branch_unwrapped(site: Site) -> Iterator[Proposal]:
     """``if c: body`` to ``body``, a loop to one pass of it, an ``else`` to nothing."""
     node = site.node
-    if not isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
+    if not isinstance(node, ast.If | ForNode | ast.While | WithNode | ast.Try):
         return
-    if not isinstance(node, ast.For | ast.While):
+    if not isinstance(node, ForNode | ast.While):
         yield Proposal(
             kind="branch_unwrapped",
             old=type(node).__name__,
             new="body",
             assign=lambda: [(site.slot, Block(node.body))],
         )
-    if not isinstance(node, ast.With) and node.orelse:
+    if not isinstance(node, WithNode) and node.orelse:
         yield Proposal(
             kind="branch_unwrapped",
             old=f"{type(node).__name__} else",
@@ -184,7 +185,7 @@ def statement_copied(site: Site) -> Iterator[Proposal]:
     for text in site.scope.statements[:8]:
         if text != node_text and site.is_last:
             yield site.insertion("statement_copied", after=[text])
-        if text != node_text and site.index == 0 and not isinstance(site.parent, ast.FunctionDef):
+        if text != node_text and site.index == 0 and not isinstance(site.parent, FunctionNode):
             yield site.insertion("statement_copied", before=[text])
 
 
@@ -233,7 +234,7 @@ def update_added(site: Site) -> Iterator[Proposal]:
     if not site.is_statement or not site.is_last or _is_exit(site.node):
         return
     scope = site.scope
-    if isinstance(site.parent, ast.FunctionDef):
+    if isinstance(site.parent, FunctionNode):
         return
     stored = [name for name in scope.assigned if name in scope.numeric]
     texts = [f"{name} {operator}= 1" for name in stored[:2] for operator in "+-"]
@@ -276,7 +277,7 @@ def _accumulations(site: Site) -> list[str]:
     totals = [name for name in scope.assigned if name in scope.numeric]
     totals = [name for name in totals if name in read and name not in stored]
     values = [name for statement in site.block for name in _stored(statement)]
-    values += _stored(loops[0].target) if isinstance(loops[0], ast.For) else []
+    values += _stored(loops[0].target) if isinstance(loops[0], ForNode) else []
     return [
         f"{total} {operator}= {value}"
         for total in totals[:2]

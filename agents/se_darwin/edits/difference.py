@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from agents.se_darwin.edits.edit import BLOCKS, Assignment, Block, Edit, Slot, statement_in
 from agents.se_darwin.edits.edit_space import EditSpace
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.edits.rewrite import differences
 
 MOST_EDITS = 12
@@ -27,7 +28,7 @@ _EXPRESSION_KINDS: tuple[tuple[type[ast.expr], str], ...] = (
 )
 
 
-def difference(space: EditSpace, definition: ast.FunctionDef) -> frozenset[Edit]:
+def difference(space: EditSpace, definition: FunctionNode) -> frozenset[Edit]:
     """Return edits of *space* that make its function equal to *definition*.
 
     Where the space has the same edit, it is that one; else an edit of the most similar kind. So an
@@ -68,12 +69,12 @@ def size_of(space: EditSpace, edits: frozenset[Edit]) -> int:
     return max(1, len(set(after) - set(before)))
 
 
-def _replaced(space: EditSpace, definition: ast.FunctionDef) -> str:
+def _replaced(space: EditSpace, definition: FunctionNode) -> str:
     """Return the program with *definition*, in normal form."""
     return space.program([_whole(space, definition)])
 
 
-def _whole(space: EditSpace, definition: ast.FunctionDef) -> Edit:
+def _whole(space: EditSpace, definition: FunctionNode) -> Edit:
     assignments: list[Assignment] = [
         ((space.definition, "args", None), definition.args),
         ((space.definition, "body", None), definition.body),

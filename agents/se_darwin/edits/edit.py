@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from agents.se_darwin.edits.nodes import ForNode, FunctionNode
 from agents.se_darwin.edits.scope import Scope
 
 Slot: TypeAlias = "tuple[ast.AST, str, int | None]"
@@ -118,7 +119,7 @@ class Site:
     @property
     def is_first_of_function(self) -> bool:
         """Whether the node is the function's first statement after the docstring."""
-        if not self.is_statement or not isinstance(self.parent, ast.FunctionDef):
+        if not self.is_statement or not isinstance(self.parent, FunctionNode):
             return False
         documented = ast.get_docstring(self.parent, clean=False) is not None
         return self.index == documented
@@ -128,9 +129,9 @@ class Site:
         """Whether ``break`` and ``continue`` are allowed at the statement."""
         inside: ast.AST = self.node
         for ancestor in self.ancestors:
-            if isinstance(ancestor, ast.For | ast.While):
+            if isinstance(ancestor, ForNode | ast.While):
                 return inside not in ancestor.orelse
-            if isinstance(ancestor, ast.FunctionDef):
+            if isinstance(ancestor, FunctionNode):
                 return False
             inside = ancestor
         return False

@@ -15,6 +15,7 @@ from agents.se_darwin.edits.growth_rules import GROWTH_RULES
 from agents.se_darwin.edits.guard_rules import GUARD_RULES
 from agents.se_darwin.edits.ingredient_rules import INGREDIENT_RULES
 from agents.se_darwin.edits.name_rules import NAME_RULES
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.edits.parameter_rules import PARAMETER_RULES
 from agents.se_darwin.edits.program_text import ProgramText, flattened
 from agents.se_darwin.edits.regroup_rules import REGROUP_RULES
@@ -203,7 +204,10 @@ class EditSpace:
                     ancestors=ancestors,
                     scope=self.scope,
                 )
-                types = (type(ancestor).__name__ for ancestor in ancestors[:_MAX_ANCESTORS])
+                types = (
+                    type(ancestor).__name__.removeprefix("Async")
+                    for ancestor in ancestors[:_MAX_ANCESTORS]
+                )
                 path = (role, *types)
                 for rule in _RULES:
                     for proposal in rule(site):
@@ -222,7 +226,7 @@ class EditSpace:
                             yield edit
 
 
-def definition_of(tree: ast.Module, function: str) -> ast.FunctionDef:
+def definition_of(tree: ast.Module, function: str) -> FunctionNode:
     """Return the last definition of *function*, ``function`` or ``Class.method``.
 
     Raises:
@@ -234,7 +238,7 @@ def definition_of(tree: ast.Module, function: str) -> ast.FunctionDef:
         inner = [node for node in body if isinstance(node, ast.ClassDef) and node.name == owner]
         body = inner[-1].body if inner else []
     for node in body:
-        if isinstance(node, ast.FunctionDef) and node.name == name and not _is_setter(node):
+        if isinstance(node, FunctionNode) and node.name == name and not _is_setter(node):
             definition = node
     if definition is None:
         place = f"in the class {'.'.join(classes)}" if classes else "at its top level"
@@ -242,7 +246,7 @@ def definition_of(tree: ast.Module, function: str) -> ast.FunctionDef:
     return definition
 
 
-def _is_setter(node: ast.FunctionDef) -> bool:
+def _is_setter(node: FunctionNode) -> bool:
     """Whether *node* is the setter or deleter of the property that it names."""
     marks = (f"{node.name}.setter", f"{node.name}.deleter")
     return any(ast.unparse(decorator) in marks for decorator in node.decorator_list)
@@ -271,6 +275,6 @@ def _inert(nodes: Sequence[ast.AST]) -> set[int]:
         for role in ("annotation", "returns"):
             if isinstance(getattr(node, role, None), ast.AST):
                 roots.append(getattr(node, role))
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node, clean=False) is not None:
+        if isinstance(node, FunctionNode) and ast.get_docstring(node, clean=False) is not None:
             roots.append(node.body[0])
     return {id(node) for root in roots for node in ast.walk(root)}

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from agents.se_darwin.edits.edit import Proposal, Site, parse_expression, statement_in
+from agents.se_darwin.edits.nodes import ForNode, FunctionNode
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr)
 _EXITS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
-_LOOPS = (ast.For, ast.While)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _MAX_PARAMETERS = 4
 _MAX_RAISING_TESTS = 10
 _GUARD_VALUES = ("None", "False", "True", "0", "[]")
@@ -63,7 +64,7 @@ def end_raised(site: Site) -> Iterator[Proposal]:
                 new=f"raise {exception}",
                 assign=site.replace(lambda exception=exception: _raise(exception)),  # type: ignore[misc]
             )
-    is_end = site.is_last and isinstance(site.parent, ast.FunctionDef)
+    is_end = site.is_last and isinstance(site.parent, FunctionNode)
     if is_end and not isinstance(node, _EXITS):
         for exception in dict.fromkeys((*exceptions, "ValueError", "KeyError", "IndexError")):
             yield site.insertion("raise_added", after=[f"raise {exception}"])
@@ -125,7 +126,7 @@ def middle_guard_added(site: Site) -> Iterator[Proposal]:
     node = site.node
     if not site.is_statement or site.is_first_of_function:
         return
-    if not isinstance(node, ast.Return | ast.For | ast.While):
+    if not isinstance(node, ast.Return | ForNode | ast.While):
         return
     scope = site.scope
     used = _names_read(_head(node))
@@ -145,7 +146,7 @@ def middle_guard_added(site: Site) -> Iterator[Proposal]:
 
 def _head(node: ast.stmt) -> ast.AST:
     """Return the part of a statement that runs first."""
-    if isinstance(node, ast.For):
+    if isinstance(node, ForNode):
         return node.iter
     return node.test if isinstance(node, ast.While | ast.If) else node
 
@@ -176,7 +177,7 @@ def statement_guarded(site: Site) -> Iterator[Proposal]:
     if not site.is_statement or not isinstance(node, _SIMPLE + _EXITS):
         return
     scope = site.scope
-    if isinstance(node, ast.Return) and isinstance(site.parent, ast.FunctionDef) and site.is_last:
+    if isinstance(node, ast.Return) and isinstance(site.parent, FunctionNode) and site.is_last:
         return
     tests = [
         test for condition in scope.conditions[:2] for test in (condition, f"not ({condition})")

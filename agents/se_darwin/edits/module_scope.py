@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from agents.se_darwin.edits.nodes import FunctionNode
+
 _MAX_TEXT = 80
 _BUILTIN_NAMES = frozenset(dir(builtins))
 _NO_FUNCTIONS = ("__future__", "abc", "contextlib", "dataclasses", "enum", "functools", "typing")
@@ -49,7 +51,7 @@ class ModuleScope:
 
     @classmethod
     def of(
-        cls, tree: ast.Module, definition: ast.FunctionDef, variables: Sequence[str]
+        cls, tree: ast.Module, definition: FunctionNode, variables: Sequence[str]
     ) -> ModuleScope:
         """Collect what *tree* offers to *definition*, which has *variables*."""
         known = _BUILTIN_NAMES | {*_top_level_names(tree), *variables}
@@ -94,7 +96,7 @@ class ModuleScope:
 
 def _top_level_names(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, FunctionNode | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
@@ -131,7 +133,7 @@ def _constants(tree: ast.Module) -> Iterator[str]:
                 yield target.id
 
 
-def _class_of(tree: ast.Module, definition: ast.FunctionDef) -> ast.ClassDef | None:
+def _class_of(tree: ast.Module, definition: FunctionNode) -> ast.ClassDef | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and definition in node.body:
             return node
@@ -143,7 +145,7 @@ def _members(owner: ast.ClassDef) -> tuple[tuple[str, ...], tuple[str, ...]]:
     methods: list[str] = []
     attributes: list[str] = []
     for node in owner.body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("__"):
+        if isinstance(node, FunctionNode) and not node.name.startswith("__"):
             is_value = any(
                 "property" in ast.unparse(decorator) for decorator in node.decorator_list
             )
@@ -166,7 +168,7 @@ def _signatures(
     tree: ast.Module, owner: ast.ClassDef | None
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     for node in (*tree.body, *(owner.body if owner else ())):
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, FunctionNode):
             yield node.name, _parameters(node)
         elif isinstance(node, ast.ClassDef):
             made = [
@@ -178,7 +180,7 @@ def _signatures(
                 yield node.name, _once(name for name, _ in _fields([node]))
 
 
-def _parameters(node: ast.FunctionDef) -> tuple[str, ...]:
+def _parameters(node: FunctionNode) -> tuple[str, ...]:
     arguments = node.args
     parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     return tuple(parameter.arg for parameter in parameters if parameter.arg not in ("self", "cls"))

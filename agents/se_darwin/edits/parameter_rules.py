@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 
 from agents.se_darwin.edits.edit import Assignment, Block, Proposal, Site, Slot, statement_in
+from agents.se_darwin.edits.nodes import FunctionNode
 
 _MAX_PARAMETERS = 3
 _USUAL_DEFAULTS = ("[]", "{}", "0", "''")
@@ -30,7 +31,7 @@ def parameter_normalised(site: Site) -> Iterator[Proposal]:
 
 def default_replaced(site: Site) -> Iterator[Proposal]:
     """``p=[]`` to ``p=None`` with ``if p is None: p = []``; only the latter where it is None."""
-    if not site.is_first_of_function or not isinstance(site.parent, ast.FunctionDef):
+    if not site.is_first_of_function or not isinstance(site.parent, FunctionNode):
         return
     for name, slot, default in _defaults(site.parent.args):
         text = ast.unparse(default)

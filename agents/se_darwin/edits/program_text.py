@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 from agents.se_darwin.edits.edit import BLOCKS, Assignment, Block, Slot, read, write
+from agents.se_darwin.edits.nodes import FunctionNode
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -19,7 +20,7 @@ class ProgramText:
         definition: The function, in the tree that *source* was parsed to.
     """
 
-    def __init__(self, source: str, definition: ast.FunctionDef) -> None:
+    def __init__(self, source: str, definition: FunctionNode) -> None:
         self._lines, self._definition = source.split("\n"), definition
         self._first = definition.body[0]
         self._slots: dict[int, Slot] = {}

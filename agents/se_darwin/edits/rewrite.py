@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from agents.se_darwin.edits.edit import Slot, write
+from agents.se_darwin.edits.nodes import ForNode, WithNode
 
 _BLOCKS = ("body", "orelse", "finalbody")
 _ATOMS = (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)
@@ -154,7 +155,7 @@ class _Rewriter:
     def _written(self, node: ast.stmt) -> str:
         """Return the lines of *node* without indentation: the author's own if he wrote it."""
         text = self._texts.get(ast.dump(node))
-        is_block = isinstance(node, ast.If | ast.For | ast.While | ast.With)
+        is_block = isinstance(node, ast.If | ForNode | ast.While | WithNode)
         if text is None and is_block and not getattr(node, "orelse", None):
             head = ast.unparse(node).split("\n", 1)[0]
             body = "".join(self._written(statement) for statement in getattr(node, "body", ()))
@@ -258,7 +259,7 @@ class _Rewriter:
         self, owner: ast.AST, role: str, old: list[ast.stmt]
     ) -> list[_Change | _LineChange] | None:
         """Remove the lines from the end of the body to the end of its ``else`` or ``elif``."""
-        if role != "orelse" or not isinstance(owner, ast.If | ast.For | ast.While):
+        if role != "orelse" or not isinstance(owner, ast.If | ForNode | ast.While):
             return None
         if not self._has_own_lines(owner.body[-1]) or not self._has_own_lines(old[-1]):
             return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agents.se_darwin.edits.module_scope import ModuleScope
+from agents.se_darwin.edits.nodes import FunctionNode
 
 _Item = TypeVar("_Item")
 
@@ -91,7 +92,7 @@ class Scope:
     def of(
         cls,
         tree: ast.Module,
-        definition: ast.FunctionDef,
+        definition: FunctionNode,
         nodes: tuple[ast.AST, ...],
         defined: Collection[str] = (),
     ) -> Scope:
@@ -187,7 +188,7 @@ class Scope:
                 if _is_place(node, evidence.texts)
             ),
             yields=any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes),
-            inner=_unique(node.name for node in nodes if isinstance(node, ast.FunctionDef)),
+            inner=_unique(node.name for node in nodes if isinstance(node, FunctionNode)),
             uses={name: tuple(reads) for name, reads in uses.items()},
             unused=tuple(name for name in names if name in stored and name not in uses),
             hidden=_hidden(nodes),
@@ -206,7 +207,7 @@ class _Evidence:
         for node in nodes:
             self._record(node)
 
-    def record_annotations(self, definition: ast.FunctionDef) -> None:
+    def record_annotations(self, definition: FunctionNode) -> None:
         """Believe what *definition* says about its parameters."""
         arguments = definition.args
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -313,7 +314,7 @@ def _is_number(node: ast.expr) -> bool:
 def _bound_otherwise(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the names that something else than an assignment binds in a function."""
     for node in nodes:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler):
+        if isinstance(node, FunctionNode | ast.ClassDef | ast.ExceptHandler):
             yield node.name or ""
         elif isinstance(node, ast.alias):
             yield (node.asname or node.name).split(".")[0]

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from agents.se_darwin.edits.edit import Proposal, Site, parse_expression
+from agents.se_darwin.edits.nodes import FunctionNode
 
 _MAX_METHODS = 3
 _KEYWORD_FAMILIES = (
@@ -73,7 +74,7 @@ def member_used(site: Site) -> Iterator[Proposal]:
     ``f`` is a method of the class without parameters.
     """
     node, scope = site.node, site.scope
-    is_end = site.is_statement and site.is_last and isinstance(site.parent, ast.FunctionDef)
+    is_end = site.is_statement and site.is_last and isinstance(site.parent, FunctionNode)
     if not is_end or "self" not in scope.names or len(site.ancestors) > 1:
         return
     texts = [

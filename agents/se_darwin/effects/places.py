@@ -9,10 +9,11 @@ from textwrap import dedent
 
 from agents.se_darwin.edits.edit import BLOCKS
 from agents.se_darwin.edits.edit_space import definition_of
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.fork_server.tracing import Snippet, SnippetKind, Trace
 from agents.se_darwin.fork_server.visits import VISIT_NAME
 
-_LOOPS = (ast.For, ast.While, ast.With)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)
 _LEAVES = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
@@ -46,7 +47,7 @@ class Places:
         self._nested = {
             id(inner)
             for node in nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node is not definition
+            if isinstance(node, FunctionNode) and node is not definition
             for inner in ast.walk(node)
         }
         self._blocks = [_block(node, role, self._lines) for node, role in _blocks_of(nodes)]

@@ -11,6 +11,7 @@ from random import Random
 
 from agents.se_darwin.edits.edit import read, write
 from agents.se_darwin.edits.edit_space import definition_of
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.faults.expression_faults import EXPRESSION_FAULTS
 from agents.se_darwin.faults.place import Change, Place
 from agents.se_darwin.faults.statement_faults import STATEMENT_FAULTS
@@ -79,7 +80,7 @@ def _apply(tree: ast.Module, change: Change) -> str | None:
         return None
 
 
-def _places(definition: ast.FunctionDef) -> Iterator[Place]:
+def _places(definition: FunctionNode) -> Iterator[Place]:
     names, calls = _variables(definition), _calls(definition)
     waiting: list[tuple[ast.AST, Place | None]] = [(definition, None)]
     while waiting:
@@ -103,7 +104,7 @@ def _places(definition: ast.FunctionDef) -> Iterator[Place]:
                     waiting.append((item, place))
 
 
-def _variables(definition: ast.FunctionDef) -> tuple[str, ...]:
+def _variables(definition: FunctionNode) -> tuple[str, ...]:
     """Return parameters and assigned names, the most used first."""
     owned = {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)}
     uses: Counter[str] = Counter()
@@ -115,7 +116,7 @@ def _variables(definition: ast.FunctionDef) -> tuple[str, ...]:
     return tuple(sorted(owned, key=lambda name: (-uses[name], name)))
 
 
-def _calls(definition: ast.FunctionDef) -> tuple[str, ...]:
+def _calls(definition: FunctionNode) -> tuple[str, ...]:
     names = [
         node.func.id
         for node in ast.walk(definition)

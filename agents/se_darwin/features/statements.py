@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from agents.se_darwin.edits.nodes import ForNode, FunctionNode
 from agents.se_darwin.features.variables import GROWING_METHODS
 
 FARTHEST = 5  # assignments and conditions: the distance of all that is farther, or not connected
@@ -25,7 +26,7 @@ class Statements:
             inside its loop.
     """
 
-    def __init__(self, definition: ast.FunctionDef, roles: Mapping[str, str]) -> None:
+    def __init__(self, definition: FunctionNode, roles: Mapping[str, str]) -> None:
         self._roles = roles
         self.places: dict[int, str] = {}
         self.loops: dict[int, int] = {}
@@ -52,7 +53,7 @@ class Statements:
         self._owners[id(node)] = owner
         self.loops[id(node)] = loops
         self.places[id(node)] = place or self._describe(owner, "")
-        inner = loops + isinstance(node, ast.For | ast.While)
+        inner = loops + isinstance(node, ForNode | ast.While)
         for role, value in ast.iter_fields(node):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.stmt):
@@ -71,7 +72,7 @@ class Statements:
             return f"call {getattr(statement.value.func, 'attr', 'function')}"
         return f"{kind} {role}".strip()
 
-    def _measure(self, definition: ast.FunctionDef) -> None:
+    def _measure(self, definition: FunctionNode) -> None:
         """Search backwards from the results for the statements that they depend on."""
         self._record(definition, ())
         wanted = self._results

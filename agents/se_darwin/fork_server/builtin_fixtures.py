@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .candidate import event_loops
 from .log_capture import LogCaptureFixture
 from .private_folder import has_folder, make_folder_for
 
@@ -261,6 +262,17 @@ _WITH_FILES: Mapping[str, Callable[[], Iterator[object]]] = {
     "tmp_path": _tmp_path,
     "tmp_path_factory": _tmp_path_factory,
 }
+
+
+def _event_loop() -> Iterator[object]:
+    """What ``event_loop`` of pytest-asyncio was: the loop of all tests."""
+    yield event_loops().tests_loop()
+
+
+def _anyio_backend() -> Iterator[str]:
+    yield "asyncio"
+
+
 _OF_ALL_HOSTS: Mapping[str, Callable[[], Iterator[object]]] = {
     "caplog": _caplog,
     "capsys": _capsys,
@@ -269,9 +281,17 @@ _OF_ALL_HOSTS: Mapping[str, Callable[[], Iterator[object]]] = {
 }
 
 
+_WITH_LOOP: Mapping[str, Callable[[], Iterator[object]]] = {
+    "anyio_backend": _anyio_backend,
+    "anyio_backend_name": _anyio_backend,
+    "event_loop": _event_loop,
+}
+
+
 def builtin_fixtures() -> Mapping[str, Callable[[], Iterator[object]]]:
-    """Generator functions by name; those of files only if this process has a private folder."""
-    return {**_OF_ALL_HOSTS, **(_WITH_FILES if has_folder() else {})}
+    """Generator functions by name; those of files and loops only if this process has these."""
+    with_loop = {} if event_loops() is None else _WITH_LOOP
+    return {**_OF_ALL_HOSTS, **(_WITH_FILES if has_folder() else {}), **with_loop}
 
 
 _NO_FILES = (

@@ -36,7 +36,7 @@ def run_calls(
     for number, (arguments, keywords) in enumerate(calls):
         with covered_lines(coverage) as lines:
             try:
-                value = called(*arguments, **keywords)
+                value = _completed(called(*arguments, **keywords))
                 kind, result = "value", canonical(value)
             except UncomparableError as error:
                 kind, result = "strange", str(error)
@@ -102,7 +102,8 @@ def replay_calls(
         places = len(given) - len(call["names"])
         keywords = dict(zip(call["names"], given[places:], strict=True))
         try:
-            kind, result = "value", _describe(called(*given[:places], **keywords), program)
+            value = _completed(called(*given[:places], **keywords))
+            kind, result = "value", _describe(value, program)
         except UnsendableError as error:
             kind, result = "strange", str(error)
         except BaseException as error:  # the exception is the candidate's result
@@ -134,7 +135,8 @@ def _answer(called: Function, wire: Wire, call: Call, coverage: bool) -> dict[st
     sent: Message = {}
     with covered_lines(coverage) as lines:
         try:
-            sent = wire.encode(called(*arguments, **keywords), *given)
+            value = called(*arguments, **keywords)
+            sent = wire.encode(_completed(value) if call["awaited"] else value, *given)
         except UnsendableError as error:
             answer["strange"] = str(error)
         except BaseException as error:  # the exception is the candidate's result
@@ -159,6 +161,8 @@ def own_state(*, is_last: bool = True) -> Iterator[None]:
     """
     modules = None if is_last else dict(sys.modules)
     finders, limit = list(sys.meta_path), sys.getrecursionlimit()
+    if (loops := event_loops()) is not None:
+        loops.begin()
     if "random" in sys.modules:
         sys.modules["random"].seed(0)  # a process that is forked would draw others each time
     try:
@@ -170,6 +174,17 @@ def own_state(*, is_last: bool = True) -> Iterator[None]:
             sys.modules.update(modules)
         sys.meta_path[:] = finders
         sys.setrecursionlimit(limit)
+
+
+def event_loops() -> Any:  # noqa: ANN401 - a module
+    """Return the module `virtual_loop`; None if the server has not imported it."""
+    return sys.modules.get(f"{__package__}.virtual_loop")
+
+
+def _completed(value: object) -> object:
+    """Return *value*, or what it is when it has been awaited."""
+    loops = event_loops()
+    return value if loops is None else loops.completed(value)
 
 
 def write_line(descriptor: int, message: object) -> None:

@@ -12,6 +12,7 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
+from .candidate import event_loops
 from .fixtures import Fixtures, RunningTest, UnsupportedTestError, required_names
 from .hypothesis_settings import limit_examples
 
@@ -88,7 +89,7 @@ class Collector:
             function = getattr(test_class, method)
             for cls in classes:
                 marks = [*marks, *_as_list(getattr(cls, "pytestmark", []))]
-        if inspect.isgeneratorfunction(function):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise UnsupportedTestError(
                 f"{name} contains `yield`, so calling it runs nothing; remove the `yield`"
             )
@@ -156,6 +157,8 @@ class Collector:
             BaseException: The test, or what is set up or torn down with it, failed.
         """
         with ExitStack() as stack:
+            if (loops := event_loops()) is not None:
+                stack.callback(loops.end_tasks, loops.tasks())
             module, test_class = self._namespace.get, test.test_class
             self._once(self._module, module("setUpModule") or module("setup_module"))
             if test_class is None:
@@ -165,6 +168,8 @@ class Collector:
                 self._once(test_class, test_class.setUpClass)
                 instance = test_class(test.method)
                 call, hooks = getattr(instance, test.method), (instance.setUp, instance.tearDown)
+                if hasattr(instance, "asyncSetUp"):
+                    call, hooks = _in_its_loop(instance, call, stack)
                 stack.callback(instance.doCleanups)
             else:
                 self._once(test_class, getattr(test_class, "setup_class", None))
@@ -186,7 +191,9 @@ class Collector:
             taken = {name: made.value(name) for name in test.taken if name in test.made}
             if "request" in test.taken:
                 taken["request"] = made.request()
-            call(**taken, **test.row)
+            result = call(**taken, **test.row)
+            if inspect.iscoroutine(result):
+                loops.complete(result)
 
     def _once(self, what: object, hook: Callable[..., object] | None) -> None:
         """Set up the module or a class once; if that failed, all its tests fail with that error."""
@@ -199,6 +206,17 @@ class Collector:
                 raise
         elif (failed := self._begun[what]) is not None:
             raise failed
+
+
+def _in_its_loop(
+    instance: Any,  # noqa: ANN401 - a `unittest.IsolatedAsyncioTestCase`
+    call: Callable[..., object],
+    stack: ExitStack,
+) -> tuple[Callable[[], object], tuple[Callable[[], object], Callable[[], object]]]:
+    """How the class itself calls its method, and what it does before and after, in its own loop."""
+    instance._setupAsyncioRunner()
+    stack.callback(instance._tearDownAsyncioRunner)
+    return partial(instance._callTestMethod, call), (instance._callSetUp, instance._callTearDown)
 
 
 def _call_hook(hook: Callable[..., object] | None, given: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .builtin_fixtures import REFUSED, builtin_fixtures
+from .candidate import event_loops
 from .refusal import NotOfferedError
 
 _REQUEST = "request"
@@ -104,6 +105,11 @@ class _Made:
         if inspect.isgeneratorfunction(fixture.function):
             ending.callback(next, made, None)
             made = next(made)
+        elif inspect.isasyncgen(made):
+            ending.callback(_finish, made)
+            made = event_loops().complete(anext(made))
+        elif inspect.iscoroutine(made):
+            made = event_loops().complete(made)
         self._values[fixture] = made
         if fixture.is_kept:
             self._kept[key] = made
@@ -250,6 +256,11 @@ class Fixtures:
                 in_class=in_class,
                 replaced=self._fixtures.get(name),
             )
+
+
+def _finish(made: AsyncGenerator[object, Any]) -> None:
+    """Run an asynchronous fixture to its end."""
+    event_loops().complete(anext(made, None))
 
 
 def _builtin(name: str, function: Callable[[], object]) -> _Fixture:

@@ -73,20 +73,33 @@ class FunctionProxy:
         wire: Encodes arguments, decodes results.
         calls: Descriptor to which calls are written.
         answers: Descriptor from which their results are read.
+        is_coroutine: Whether calls return something to await, as those of an ``async def`` do.
 
     Attributes:
         keeps_calls: Whether to keep calls for `take_calls`.
     """
 
-    def __init__(self, name: str, wire: Wire, calls: int, answers: int) -> None:
+    def __init__(
+        self, name: str, wire: Wire, calls: int, answers: int, *, is_coroutine: bool = False
+    ) -> None:
         self.__name__ = self.__qualname__ = name
         self._wire, self._calls, self._answers = wire, calls, answers
+        self._is_coroutine_function = is_coroutine
         self._buffer = b""
         self._lines: set[int] = set()
         self.keeps_calls = False
         self._made: list[Call] = []
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
+        """Call the candidate, now or, if it is asynchronous, when the result is awaited."""
+        if self._is_coroutine_function:
+            return self._await(arguments, keywords)
+        return self._ask(arguments, keywords)
+
+    async def _await(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> object:
+        return self._ask(arguments, keywords)
+
+    def _ask(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> object:
         """Call the candidate; its changes of the arguments are made in the caller's objects, too.
 
         Raises:
@@ -99,7 +112,11 @@ class FunctionProxy:
             values = self._wire.encode(*arguments, *keywords.values())
         except UnsendableError as error:
             raise UnsendableArgumentError(error) from None
-        call: Call = {"values": values, "names": list(keywords)}
+        call: Call = {
+            "values": values,
+            "names": list(keywords),
+            "awaited": self._is_coroutine_function,
+        }
         if self.keeps_calls and len(self._made) < MAX_CALLS:
             self._made.append(call)
         self._send(json.dumps(call).encode() + b"\n")

@@ -114,7 +114,11 @@ def _statement_that_always_runs(source: str, first_line: int, line: int) -> ast.
 
     None if that is not certain. *first_line* is that of the function, or of its first decorator.
     """
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    functions = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     definitions = [
         function
         for function in functions

@@ -36,7 +36,12 @@ def main() -> None:
     """
     modules = json.loads(sys.argv[2])
     sys.path += sys.argv[5:]
+    loops = importlib.import_module(f"{__package__}.virtual_loop") if "asyncio" in modules else None
+    if loops is not None:
+        loops.install()  # before others take functions of `time` from it
     missing = [name for name in modules if not _importable(name)]
+    if loops is not None:
+        loops.adapt_packages()
     keep_time_zones()
     sys.path.clear()  # no file can be opened from here on, so other imports fail as not found
     sys.path_hooks.clear()  # also in packages

@@ -9,6 +9,7 @@ runs them: faster, and with arguments of any kind.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -31,7 +32,7 @@ from .given_modules import (
 from .handled_refusals import refusals
 from .in_process_candidate import CANDIDATE_FILE, InProcessCandidate
 from .own_ends import own_end, raising_ends
-from .place import UnsupportedFunctionError, replace_function
+from .place import UnsupportedFunctionError, find_function, replace_function
 from .refusal import refusal
 from .wire import ProgramNames, Wire
 
@@ -96,7 +97,12 @@ def run_against(
         own_modules = suite["own_modules"]
         module = import_program(suite["module"], suite["program"], "<program>", own_modules)
         others = module_names(own_modules)
-        proxy = FunctionProxy(function, Wire(ProgramNames(module, others)), *pipes)
+        proxy = FunctionProxy(
+            function,
+            Wire(ProgramNames(module, others)),
+            *pipes,
+            is_coroutine=inspect.iscoroutinefunction(find_function(module, function)),
+        )
         loaded = [sys.modules[name] for name in others if name in sys.modules]
         replace_function(module, function, proxy, loaded)
         return SuiteRunner(suite, proxy)

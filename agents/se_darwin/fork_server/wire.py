@@ -75,10 +75,14 @@ class Message(TypedDict, total=False):
 
 
 class Call(TypedDict):
-    """A call of the function: the values of its arguments, and the names of the last of them."""
+    """A call of the function: the values of its arguments, and the names of the last of them.
+
+    If it is *awaited*, the result is that of the coroutine which the function returns.
+    """
 
     values: Message
     names: list[str]
+    awaited: bool
 
 
 class UnsendableError(TypeError):

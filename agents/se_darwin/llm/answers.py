@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.proposals.foreign_code import parse_foreign
 
 LONGEST = 200_000  # characters of an answer that are looked at
@@ -101,6 +102,5 @@ def _in_json(text: str) -> Iterator[str]:
 def _defines(code: str, name: str) -> bool:
     tree = parse_foreign(code)
     return tree is not None and any(
-        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
-        for node in ast.walk(tree)
+        isinstance(node, FunctionNode) and node.name == name for node in ast.walk(tree)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation, expected_text
 from infrastructure.agent_contract.proposer import FailingCheck
@@ -30,7 +31,7 @@ class CheckTexts:
         self._tests = {
             node.name: "; ".join(map(ast.unparse, node.body))
             for node in nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if isinstance(node, FunctionNode)
         }
 
     def describe(self, name: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.edits.difference import difference
 from agents.se_darwin.edits.edit_space import definition_of
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.proposals.foreign_code import parse_foreign
 
 MOST_CHARACTERS = 50_000
@@ -65,7 +67,7 @@ def read_proposal(space: EditSpace, code: str) -> Proposal:
         raise DroppedProposalError("not Python")
     try:
         code.encode()
-        definition = _definition_in(tree, space.function)
+        definition = _definition_in(tree, space)
         given = ast.parse(space.source)
         definition.body = [*_moved_into(definition, tree, given, space), *definition.body]
         _keep_what_is_given(definition, space.definition)
@@ -81,18 +83,18 @@ def read_proposal(space: EditSpace, code: str) -> Proposal:
     return Proposal(edits=edits, source=source, modules=frozenset(_new_modules(definition, given)))
 
 
-def _definition_in(tree: ast.Module, function: str) -> ast.FunctionDef:
-    """Return the definition of *function*; that of a method may stand without its class."""
-    for name in dict.fromkeys((function, function.rpartition(".")[2])):
-        try:
-            return definition_of(tree, name)
-        except ValueError:
-            continue
+def _definition_in(tree: ast.Module, space: EditSpace) -> FunctionNode:
+    """Return the new definition of the function; that of a method may stand without its class."""
+    for name in dict.fromkeys((space.function, space.function.rpartition(".")[2])):
+        with suppress(ValueError):
+            definition = definition_of(tree, name)
+            if type(definition) is type(space.definition):  # both asynchronous, or neither
+                return definition
     raise DroppedProposalError("without the function")
 
 
 def _moved_into(
-    definition: ast.FunctionDef, tree: ast.Module, given: ast.Module, space: EditSpace
+    definition: FunctionNode, tree: ast.Module, given: ast.Module, space: EditSpace
 ) -> list[ast.stmt]:
     """Return imports and new functions of *tree*, to be moved into *definition*.
 
@@ -110,12 +112,12 @@ def _moved_into(
                 moved += [] if _has(given, node) else [node]
         elif isinstance(node, ast.ClassDef) and owners and node.name == owners[0]:
             _check_class(node, definition, same, names)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        elif isinstance(node, FunctionNode | ast.ClassDef):
             if node is definition or ast.dump(node) in same:
                 continue
             if node.name.startswith(("test_", "Test")):
                 raise DroppedProposalError("with tests of its own")
-            if node.name in names or not isinstance(node, ast.FunctionDef):
+            if node.name in names or not isinstance(node, FunctionNode):
                 raise DroppedProposalError("another definition changed")
             moved.append(node)
     return moved
@@ -126,7 +128,7 @@ def _has(given: ast.Module, node: ast.stmt) -> bool:
 
 
 def _check_class(
-    node: ast.ClassDef, definition: ast.FunctionDef, same: set[str], names: set[str]
+    node: ast.ClassDef, definition: FunctionNode, same: set[str], names: set[str]
 ) -> None:
     for member in _definitions(node):
         is_known = ast.dump(member) in same or member is definition
@@ -138,16 +140,16 @@ def _check_class(
 
 def _definitions(
     tree: ast.AST,
-) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+) -> Iterator[FunctionNode | ast.ClassDef]:
     """Yield the definitions of a module or class, and those of its classes."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, FunctionNode | ast.ClassDef):
             yield node
             if isinstance(node, ast.ClassDef):
                 yield from _definitions(node)
 
 
-def _keep_what_is_given(definition: ast.FunctionDef, given: ast.FunctionDef) -> None:
+def _keep_what_is_given(definition: FunctionNode, given: FunctionNode) -> None:
     """Give *definition* the docstring, decorators and annotations of the program."""
     definition.decorator_list, definition.returns = given.decorator_list, given.returns
     definition.name, definition.type_comment = given.name, given.type_comment
@@ -160,7 +162,7 @@ def _keep_what_is_given(definition: ast.FunctionDef, given: ast.FunctionDef) -> 
     definition.body = [*docstring, *body] or [ast.Pass()]
 
 
-def _parameters(definition: ast.FunctionDef) -> list[ast.arg]:
+def _parameters(definition: FunctionNode) -> list[ast.arg]:
     return [node for node in ast.walk(definition.args) if isinstance(node, ast.arg)]
 
 
@@ -169,7 +171,7 @@ def _is_text(node: ast.stmt) -> bool:
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def _new_modules(definition: ast.FunctionDef, given: ast.Module) -> Iterator[str]:
+def _new_modules(definition: FunctionNode, given: ast.Module) -> Iterator[str]:
     """Yield the modules that *definition* imports and the program *given* does not.
 
     Raises:

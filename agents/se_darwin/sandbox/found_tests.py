@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.sandbox.keyword_selection import assigned, mark_names
 
 
@@ -21,9 +22,6 @@ class PytestSuiteError(ValueError):
     def __init__(self, message: str, missing_modules: Collection[str] = ()) -> None:
         super().__init__(message)
         self.missing_modules = tuple(missing_modules)
-
-
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +107,7 @@ def find_tests(tree: ast.Module, helpers: Iterable[ast.Module] = ()) -> dict[str
 
 def is_automatic(node: ast.stmt) -> bool:
     """Whether *node* runs before every test of its file."""
-    if not isinstance(node, ast.FunctionDef):
+    if not isinstance(node, FunctionNode):
         return False
     hooks = ("setup_module", "setUpModule", "setup_function")
     return node.name in hooks or any(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import PurePath
 
+from agents.se_darwin.edits.nodes import ForNode
 from agents.se_darwin.fork_server.check import PASSED
 from agents.se_darwin.fork_server.given_modules import module_names
 from agents.se_darwin.fork_server.suite_runner import CHECK_NAME
@@ -154,14 +155,6 @@ class PytestSuite:
         if not chosen:
             named = f" of those that match {tests.keyword!r}" if tests.keyword else ""
             raise PytestSuiteError(f"no test{named} calls {function}; add a test that does")
-        left_out = [
-            f"{name} is asynchronous: only `def test_...():` can be run"
-            for name, node in chosen.items()
-            if isinstance(node, ast.AsyncFunctionDef)
-        ]
-        chosen = {name: node for name, node in chosen.items() if isinstance(node, ast.FunctionDef)}
-        if not chosen:
-            raise PytestSuiteError(f"no test of {function} can be run: {'; '.join(left_out)}")
         end_checks = [name for name, node in chosen.items() if not is_assert(node.body[-1])]
         lines: dict[ast.stmt, tuple[int, ...]] = {}  # a method may be a test of many classes
         for node in chosen.values():
@@ -180,7 +173,6 @@ class PytestSuite:
             modules=tuple(sorted(modules)),
             conftests=tuple(sources[1:last]),
             helpers=dict(zip(helper_trees, sources[last:], strict=True)),
-            left_out=tuple(left_out),
         )
 
     def without(self, reasons: Mapping[str, str], function: str) -> PytestSuite:
@@ -300,7 +292,7 @@ def _split(block: list[ast.stmt], numbers: Iterator[int]) -> Iterator[int]:
         if is_assert(statement):
             block[index] = ast.copy_location(_check(statement, next(numbers)), statement)
             yield statement.lineno
-        elif isinstance(statement, ast.For | ast.While | ast.If):
+        elif isinstance(statement, ForNode | ast.While | ast.If):
             yield from _split(statement.body, numbers)
             yield from _split(statement.orelse, numbers)
 

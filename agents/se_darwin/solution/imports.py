@@ -9,6 +9,7 @@ from contextlib import suppress
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
+from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.fork_server.given_modules import module_names
 from agents.se_darwin.sandbox import ProgramSources
 from agents.se_darwin.sandbox.pytest_suite import HERE
@@ -151,9 +152,7 @@ def _needed_imports(node: ast.AST, function: str) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
         optional = isinstance(child, ast.Try) and bool(child.handlers)
         name = function.rpartition(".")[2]
-        other_function = (
-            isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name != name
-        )
+        other_function = isinstance(child, FunctionNode) and child.name != name
         typing = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
         if not (optional or other_function or typing):
             modules = _needed_imports(child, function)

@@ -47,6 +47,7 @@ _SHARING_WORDS = (
     *("caplog", "assertLogs", "assertWarns", "recwarn", "warns(", "capsys", "redirect_stdout"),
     *("monkeypatch", "mock"),
 )
+_ASYNCHRONOUS = "async"  # also in asyncio: the sandbox gives the program its own event loop
 _FILE_WORDS = ("tmp_path", "tempfile")  # in tests, or a program, that make files
 
 
@@ -280,14 +281,13 @@ class EvolutionRequest(BaseModel):
             )
         needed = needed_modules(self._program, self.function) | of_tests
         modules = modules_to_import(self._program, test_sources, needed)
+        texts = (self.code, *self.own_modules.values(), *test_sources)
+        if any(_ASYNCHRONOUS in text for text in texts):
+            modules.add("asyncio")
         return Sandbox(
             modules=sorted(modules),
             packages=package_folders(modules | {"pydantic"}),  # others may be asked for later
-            files=any(
-                word in text
-                for text in (self.code, *self.own_modules.values(), *test_sources)
-                for word in _FILE_WORDS
-            ),
+            files=any(word in text for text in texts for word in _FILE_WORDS),
         )
 
     def task(self, sandbox: Sandbox, timeout_seconds: float) -> RepairTask:

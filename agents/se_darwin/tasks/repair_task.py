@@ -153,6 +153,7 @@ class RepairTask:
                 {
                     "values": wire.encode(*test.arguments, *test.keywords.values()),
                     "names": list(test.keywords),
+                    "awaited": False,
                 },
             )
             for number, test in enumerate(self.tests)

@@ -105,7 +105,7 @@ def with_function_of(source: str, other: str, function: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _first_line(node: ast.FunctionDef) -> int:
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return min([node.lineno, *(each.lineno for each in node.decorator_list)])
 
 

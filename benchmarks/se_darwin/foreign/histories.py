@@ -191,7 +191,7 @@ def _names(node: ast.FunctionDef) -> list[str]:
     return [each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)]
 
 
-def _normal(node: ast.FunctionDef) -> str:
+def _normal(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """Text of the function without docstring and annotations."""
     tree = ast.parse(ast.unparse(node))
     for each in ast.walk(tree):

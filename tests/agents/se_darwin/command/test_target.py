@@ -34,7 +34,6 @@ FOUND_NOTHING, WRONG_DATA = os.EX_NOINPUT, os.EX_DATAERR
         ({"a.py": "class A:\n def f(s): 0"}, "a.py::B.f", r"mean A\.f\?", WRONG_DATA),
         ({"a.py": "class A:\n def f(s): 0"}, "a.py::f", "A.f is a method", WRONG_DATA),
         ({"a.py": "class A: 0"}, "a.py::A", "A is a class", WRONG_DATA),
-        ({"a.py": "async def f(): 0"}, "a.py::f", "f is asynchronous", WRONG_DATA),
         ({"a.py": "f = lambda x: x"}, "a.py::f", "`def f", WRONG_DATA),
         ({"a.py": "def g():\n def f(): 0"}, "a.py::f", "g.f .* in g: repair g", WRONG_DATA),
         ({"a.py": "if 1:\n def f(): 0"}, "a.py::f", "in another statement", WRONG_DATA),

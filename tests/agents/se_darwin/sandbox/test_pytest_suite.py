@@ -76,7 +76,6 @@ def test_a_keyword_selects_tests_by_name(sandbox: Sandbox, keyword: str, names: 
         ("import mod", "def test_"),
         ("import mod\ndef test_a():\n    assert mod.Point(1)", "calls solve"),
         ("import mod\nclass TestA: pass", "`def test_"),
-        ("import mod\nasync def test_a(): mod.solve(1)", "test_a is asynchronous"),
         ("import mod\ndef test_a():\n    assert mod.solve(1) == 7\n    yield", "`yield`"),
         ("import mod, pytest\npytestmark = pytest.mark.skip\n" + ONE, "are skipped"),
         ("import mod, pytest\npytestmark = [pytest.mark.skip('no')]\n" + ONE, "are skipped"),

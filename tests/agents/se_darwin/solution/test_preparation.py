@@ -140,7 +140,8 @@ def test_thread():
     Thread(target=int).start()
     assert solve([1]) == [2]
 def test_loop():
-    assert asyncio.run(asyncio.sleep(0)) == solve([1])
+    loop = asyncio.SelectorEventLoop()
+    assert loop.run_until_complete(asyncio.sleep(0)) == solve([1])
 @pytest.mark.parametrize("number", [1, 2])
 def test_file(rows, number):
     assert solve([1]) == rows
@@ -170,7 +171,7 @@ class TestWrapped:
         "TestWrapped.test_wrapped uses the file rows.json",
     ):
         assert reason in str(caught.value)
-    assert task.check_names == ["test_plain, line 28"]
+    assert task.check_names == ["test_plain, line 29"]
     assert task.suite is not None
     assert len(task.suite.left_out) == 5
 

@@ -1,0 +1,218 @@
+"""An event loop without sockets, threads and waiting, for programs in the sandbox.
+
+Its clock jumps to the next timer when nothing is ready, so `asyncio.sleep` and `asyncio.wait_for`
+cost nothing, and every run is the same. Where nothing is ready and no timer is left, a real loop
+would wait forever; this one raises `DeadlockError`. The functions of `time` show the same clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from typing import Any, NoReturn
+
+from .canonical import MAX_ITEMS
+from .refusal import NotOfferedError
+
+_TICK = 1e-6  # seconds that each look at the clock takes, so that to wait for it ends
+_END_SECONDS = 1.0  # of the virtual clock, in which a cancelled task may end
+
+
+class DeadlockError(RuntimeError):
+    """Every task waits, and nothing is left that could wake one."""
+
+    def __init__(self) -> None:
+        super().__init__("every task waits, and neither a timer nor another task can wake one")
+
+
+class VirtualClock:
+    """Seconds that all clocks of this process share.
+
+    Attributes:
+        seconds: Seconds since the candidate began.
+    """
+
+    def __init__(self) -> None:
+        self._began = {name: getattr(time, name)() for name in ("time", "monotonic")}
+        self._began["perf_counter"] = self._began["monotonic"]
+        self.seconds = 0.0
+
+    def install(self) -> None:
+        """Let the functions of `time` show this clock, and `time.sleep` advance it."""
+        for name in self._began:
+            setattr(time, name, _ClockFunction(self, name))
+            setattr(time, f"{name}_ns", _ClockFunction(self, name, scale=10**9))
+        vars(time)["sleep"] = _Sleep(self)
+
+    def read(self, name: str) -> float:
+        """Return what ``time.name`` shows; time passes by it."""
+        self.seconds += _TICK
+        began: float = self._began[name]
+        return began + self.seconds
+
+
+class _ClockFunction:
+    """Like a builtin function, an object of this class does not become a method of a class."""
+
+    def __init__(self, clock: VirtualClock, name: str, *, scale: int = 0) -> None:
+        self.__name__, self._clock, self._name = name, clock, name
+        self._scale = scale
+
+    def __call__(self) -> float:
+        seconds = self._clock.read(self._name)
+        return int(seconds * self._scale) if self._scale else seconds
+
+
+class _Sleep:
+    def __init__(self, clock: VirtualClock) -> None:
+        self.__name__, self._clock = "sleep", clock
+
+    def __call__(self, seconds: float, /) -> None:
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        self._clock.seconds += seconds
+
+
+CLOCK = VirtualClock()
+_OF_TESTS: list[asyncio.AbstractEventLoop] = []
+
+
+class _Selector:
+    """In place of a selector: there is nothing to wait for but the next timer."""
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise DeadlockError
+        CLOCK.seconds += timeout
+        return []
+
+
+class VirtualEventLoop(asyncio.BaseEventLoop):
+    """The event loop; what others do in threads, it does at its next turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = _Selector()
+
+    def time(self) -> float:
+        """Return the seconds of the clock."""
+        return CLOCK.read("monotonic")
+
+    def run_in_executor(
+        self, executor: object, func: Callable[..., Any], *args: object
+    ) -> asyncio.Future[Any]:
+        """Call *func* at the next turn, since no thread can be started here."""
+        del executor
+        future = self.create_future()
+
+        def call() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:  # raised where the future is awaited
+                future.set_exception(error)
+
+        self.call_soon(call)
+        return future
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: object) -> None:
+        """Accept a handler: no signal arrives here."""
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        """Return that there was none."""
+        del sig
+        return False
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """Nobody waits in a system call."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise NotOfferedError("an event loop with sockets, files or processes")
+
+    add_reader = add_writer = remove_reader = remove_writer = _refuse
+    create_connection = create_server = create_datagram_endpoint = _refuse
+    create_unix_connection = create_unix_server = getaddrinfo = _refuse
+    subprocess_exec = subprocess_shell = _refuse
+
+
+class _Policy(asyncio.DefaultEventLoopPolicy):
+    _loop_factory = VirtualEventLoop
+
+
+def install() -> None:
+    """Give this process the virtual clock and virtual event loops."""
+    CLOCK.install()
+    begin()
+
+
+def begin() -> None:
+    """Start over for the next candidate: nobody runs the loops and tasks of the last one."""
+    CLOCK.seconds = 0.0
+    asyncio._set_running_loop(None)
+    asyncio.set_event_loop_policy(_Policy())
+    _OF_TESTS[:] = [VirtualEventLoop()]
+
+
+def adapt_packages() -> None:
+    """Let anyio call in this thread what it would call in another one."""
+    backend = sys.modules.get("anyio._backends._asyncio")
+    if backend is not None:
+        backend.AsyncIOBackend.run_sync_in_worker_thread = classmethod(_in_this_thread)
+
+
+async def _in_this_thread(
+    cls: type, /, func: Callable[..., object], args: tuple[object, ...], *_: object, **__: object
+) -> object:
+    del cls
+    await asyncio.sleep(0)
+    return func(*args)
+
+
+def complete(awaitable: Awaitable[Any]) -> Any:  # noqa: ANN401 - any result
+    """Return the result of *awaitable*, run in the loop that all tests of a candidate share."""
+    loop = tests_loop()
+    asyncio.set_event_loop(loop)  # `asyncio.run` takes it away
+    return loop.run_until_complete(awaitable)
+
+
+def tests_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop that all tests of a candidate share; `asyncio.run` has one of its own."""
+    [loop] = _OF_TESTS
+    return loop
+
+
+def completed(value: Any) -> Any:  # noqa: ANN401 - any result
+    """Return *value*; of a coroutine its result, of an asynchronous generator its items."""
+    if inspect.isasyncgen(value):
+        value = _items(value)
+    return complete(value) if inspect.iscoroutine(value) else value
+
+
+async def _items(values: AsyncIterator[object]) -> list[object]:
+    items: list[object] = []
+    async for value in values:
+        items.append(value)
+        if len(items) == MAX_ITEMS:
+            break
+    return items
+
+
+def tasks() -> Set[asyncio.Task[Any]]:
+    """Return the tasks of the tests' loop that have not ended."""
+    return asyncio.all_tasks(tests_loop())
+
+
+def end_tasks(kept: Set[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks of the tests' loop, except those *kept*."""
+    left = tasks() - kept
+    for task in left:
+        task.cancel()
+    if left:
+        complete(asyncio.wait(left, timeout=_END_SECONDS))
