@@ -407,7 +407,8 @@ class WorldModel:
                 ``[starts, H, ...]``; or a function that chooses them, see `Policy`.
             horizon: Number of steps; by default all *actions*.
             particles: Particles of each member, whose next states are drawn from the member's
-                distribution; 0 for one that follows the member's means and likeliest labels.
+                distribution; 0 for one that follows the member's means and likeliest labels. Each
+                has its own value of what is missing at the start.
             seed: Seed of what is drawn.
             reward: Function that computes the rewards; None for the learned ones: those of the
                 spec's improvement target, or of ``reward``.
@@ -433,6 +434,7 @@ class WorldModel:
                 horizon,
                 particles=max(1, particles),
                 noise=noise,
+                gaps=torch.Generator().manual_seed(seed),
                 reward=reward,
             )
 

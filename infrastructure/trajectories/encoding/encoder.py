@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -207,19 +207,19 @@ class FeatureEncoder:
 
         Their texts are missing.
         """
-        examples = self._learned.examples
-        if not examples:
+        observations = self.example_rows("observation")
+        if not observations:
             return None
-        count = len(next(iter(examples.values())))
+        return Examples.of(self.encode(observations, self.example_rows("action")).dense)
 
-        def rows(part: str, fields: Mapping[str, FieldType]) -> list[dict[str, Any]]:
-            keys = {name: f"{part}.{name}" for name in fields}
-            known = {name: examples[key] for name, key in keys.items() if key in examples}
-            return [{name: each[row] for name, each in known.items()} for row in range(count)]
-
-        spec = self._spec
-        encoded = self.encode(rows("observation", spec.observation), rows("action", spec.action))
-        return Examples.of(encoded.dense)
+    def example_rows(self, part: Literal["observation", "action"]) -> list[dict[str, Any]]:
+        """Values of the numbers and labels of the training rows that stand for what a row lacks."""
+        examples = self._learned.examples
+        fields = self._spec.observation if part == "observation" else self._spec.action
+        keys = {name: f"{part}.{name}" for name in fields}
+        known = {name: examples[key] for name, key in keys.items() if key in examples}
+        count = len(next(iter(examples.values()), ()))
+        return [{name: each[row] for name, each in known.items()} for row in range(count)]
 
     @property
     def dense_width(self) -> int:

@@ -45,6 +45,14 @@ class Examples:
         squared_DD[squared_DD < 9 / max(rows, _FEWEST_ROWS)] = 0.0  # three standard errors
         return cls(dense=dense_RD, scale=scale_D, shared=squared_DD)
 
+    def first(self, width: int) -> Examples:
+        """The same of the first *width* features."""
+        return Examples(
+            dense=self.dense[:, :width],
+            scale=self.scale[:width],
+            shared=self.shared[:width, :width],
+        )
+
     def fill(self, features: Features, size: int) -> Iterator[tuple[Tensor, Features]]:
         """Yield the rows that lack a value, *size* at a time, with values of the examples instead.
 
@@ -65,10 +73,11 @@ class Examples:
             many = replace(features, flags={}).take(rows_M.repeat_interleave(count))
             unknown_RD = unknown_MD.repeat_interleave(count, dim=0)
             dense_RD = torch.where(unknown_RD, self.dense.repeat(len(rows_M), 1), many.dense)
-            weights_MR = self._weights(features.dense[rows_M], unknown_MD)
+            weights_MR = self.weights(features.dense[rows_M], unknown_MD)
             yield weights_MR, replace(many, dense=dense_RD, unknown=None)
 
-    def _weights(self, dense_MD: Tensor, unknown_MD: Tensor) -> Tensor:
+    def weights(self, dense_MD: Tensor, unknown_MD: Tensor) -> Tensor:
+        """Weights of the examples for each row, ``[M, R]`` float64 with sums of 1; see `fill`."""
         shared_MD = (unknown_MD.float() @ self.shared).clamp(max=1.0)
         root_MD = shared_MD.masked_fill(unknown_MD, 0.0).sqrt() / self.scale
         # |r x - r e|^2 without [M, R, D]

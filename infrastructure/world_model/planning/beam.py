@@ -1,6 +1,6 @@
 """Beam search over sequences of candidate actions.
 
-Shapes: M members, W kept partial plans, K candidates, X columns of the state.
+Shapes: M members, D starts of each, W kept partial plans, K candidates, X columns of the state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Path:
 
 def beam_search(
     dynamics: Dynamics,
-    state_X: Tensor,
+    state_MDX: Tensor,
     candidates: ActionRows,
     horizon: int,
     settings: PlanSettings,
@@ -52,49 +52,50 @@ def beam_search(
     """Extend the best partial plans by every candidate, step by step.
 
     Args:
-        state_X: Start, float64.
+        state_MDX: Starts, float64.
         candidates: Actions to choose from, as one step of K rows.
         generator: CPU generator that decides between equal plans.
         previous: Choices that are kept in the beam as long as they last.
         in_time: Asked often after the first step; at False the search ends with the last whole one.
     """
-    count = candidates.raw.shape[-2]
-    state_MWX = state_X.expand(dynamics.members, 1, -1)
-    return_MW = torch.zeros(dynamics.members, 1, dtype=torch.float64)
-    alive_MW: Tensor | None = None
+    count, draws = candidates.raw.shape[-2], state_MDX.shape[1]
+    state_MDWX = state_MDX[:, :, None]
+    return_MDW = torch.zeros(*state_MDX.shape[:2], 1, dtype=torch.float64)
+    alive_MDW: Tensor | None = None
     parents, choices = list[Tensor](), list[Tensor]()
     kept = 0  # where `previous` is in the beam
+    sizes = (draws, -1)
     evaluations, cut = 0, False
 
     def extend(rows_N: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Returns, states and lives of extended plans; *rows_N* counts through the candidates."""
-        parents_N, actions = rows_N // count, candidates.take(rows_N % count)
+        parents_N, actions = rows_N // count, candidates.take((rows_N % count).repeat(draws))
         imagined = imagine(
             dynamics,
-            state_MWX[:, parents_N],
+            state_MDWX[:, :, parents_N].flatten(1, 2),
             actions,
-            alive_MN=None if alive_MW is None else alive_MW[:, parents_N],
+            alive_MN=None if alive_MDW is None else alive_MDW[:, :, parents_N].flatten(1, 2),
         )
         if imagined is None:
             raise RuntimeError("nothing ends a step")
-        reward_MN = step_rewards(dynamics, imagined, actions, settings)[0]
-        return_MN = return_MW[:, parents_N] + settings.discount**step * reward_MN
-        alive_MN = None if imagined.alive is None else imagined.alive[-1]
-        return return_MN, imagined.states[-1], alive_MN
+        reward_MDN = step_rewards(dynamics, imagined, actions, settings)[0].unflatten(1, sizes)
+        return_MDN = return_MDW[:, :, parents_N] + settings.discount**step * reward_MDN
+        alive = None if imagined.alive is None else imagined.alive[-1].unflatten(1, sizes)
+        return return_MDN, imagined.states[-1].unflatten(1, sizes), alive
 
     for step in range(horizon):
-        rows = state_MWX.shape[1] * count
+        rows = state_MDWX.shape[2] * count
         returns = list[Tensor]()
-        for rows_N in torch.arange(rows).split(_MOST_ROWS):
+        for rows_N in torch.arange(rows).split(max(1, _MOST_ROWS // draws)):
             if step and not in_time():
                 cut = True
                 break
-            return_MN, state_MNX, alive_MN = extend(rows_N, step)
-            returns.append(return_MN)
+            return_MDN, state_MDNX, alive_MDN = extend(rows_N, step)
+            returns.append(return_MDN)
         if cut:
             break
-        evaluations += rows
-        score_N = Scores.of(torch.cat(returns, dim=1), settings.penalty).score
+        evaluations += rows * draws
+        score_N = Scores.of(torch.cat(returns, dim=2).flatten(0, 1), settings.penalty).score
         best_W = _best(score_N, min(settings.beam_width, rows), generator)
         if step < len(previous):
             wanted = kept * count + previous[step]
@@ -105,11 +106,11 @@ def beam_search(
         choices.append(best_W % count)
         chosen_W = best_W
         if len(returns) > 1:  # the states of all would not fit into memory
-            return_MN, state_MNX, alive_MN = extend(best_W, step)
+            return_MDN, state_MDNX, alive_MDN = extend(best_W, step)
             chosen_W = torch.arange(len(best_W))
-        state_MWX, return_MW = state_MNX[:, chosen_W], return_MN[:, chosen_W]
-        alive_MW = None if alive_MN is None else alive_MN[:, chosen_W]
-    scores = Scores.of(return_MW, settings.penalty)
+        state_MDWX, return_MDW = state_MDNX[:, :, chosen_W], return_MDN[:, :, chosen_W]
+        alive_MDW = None if alive_MDN is None else alive_MDN[:, :, chosen_W]
+    scores = Scores.of(return_MDW.flatten(0, 1), settings.penalty)
     best = int(scores.score.argmax())
     path, row = list[int](), best
     for parents_W, choices_W in zip(reversed(parents), reversed(choices), strict=True):

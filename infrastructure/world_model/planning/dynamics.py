@@ -144,6 +144,48 @@ class Dynamics:
         raw_NX = self.observation.read(observations, gaps=True)
         return raw_NX.masked_fill(raw_NX.abs() > MAX_MAGNITUDE, torch.nan)
 
+    def draw_starts(
+        self,
+        observations: Sequence[Values],
+        start_NX: Tensor,
+        count: int,
+        generator: torch.Generator,
+    ) -> Tensor | None:
+        """Draw *count* starts of each observation that differ in what is missing or unseen.
+
+        A value that the training data does not explain becomes that of a training row, drawn by
+        the weights of `Examples`. Of one observation all such values come from the same row.
+
+        Args:
+            start_NX: Columns of *observations*; see `start`.
+
+        Returns:
+            Columns, ``[count, N, X]`` float64; None if there is no such value.
+        """
+        encoder = self._model.encoder
+        unknown_NX = self._states.is_unknown(start_NX)
+        examples = encoder.examples if bool(unknown_NX.any()) else None
+        if examples is None:
+            return None
+        known_RX = self.observation.read(self._example_observations(), gaps=True)
+        features, width = encoder.encode(observations, [{}] * len(observations)), self._states.width
+        unknown_ND = torch.zeros(len(observations), width, dtype=torch.bool)
+        if features.unknown is not None:
+            unknown_ND = features.unknown[:, :width]
+        weights_NR = examples.first(width).weights(features.dense[:, :width], unknown_ND)
+        lacks_RX = known_RX.isnan() | self._states.is_unknown(known_RX)
+        drawn_CNX = start_NX.repeat(count, 1, 1)
+        for row in unknown_NX.any(dim=1).nonzero()[:, 0].tolist():
+            unknown_X = unknown_NX[row]
+            usable_R = ~lacks_RX[:, unknown_X].any(dim=1)
+            weights_R = weights_NR[row] * usable_R
+            if not float(weights_R.sum()):
+                continue
+            order_R = known_RX[:, unknown_X][:, 0].argsort()  # low and high values in turn
+            chosen_C = order_R[_strata(weights_R[order_R], count, generator)]
+            drawn_CNX[:, row, unknown_X] = known_RX[chosen_C][:, unknown_X]
+        return drawn_CNX
+
     def encode_columns(self, raw_HNA: Tensor) -> ActionRows:
         """Encode actions given as columns, float64; see `ActionRows`.
 
@@ -224,6 +266,21 @@ class Dynamics:
             ends_MN = heads.labels[name].probabilities(output_MNQ, linear_MNQ)[..., label]
         return Step(state=following_MNX, reward=reward_MN, ends=ends_MN)
 
+    def _example_observations(self) -> Sequence[Values]:
+        """Values of the encoder's examples; a label that the spec lacks counts as missing."""
+        labels = {
+            name: {*field.values, None}
+            for name, field in self.observation.fields.items()
+            if isinstance(field, Discrete)
+        }
+        return [
+            {
+                name: None if value not in labels.get(name, (value,)) else value
+                for name, value in row.items()
+            }
+            for row in self._model.encoder.example_rows("observation")
+        ]
+
     def is_in_range(self, state_MNX: Tensor, action_NA: Tensor) -> Tensor:
         """Whether no input is far outside the training data, ``[M, N]`` bool."""
         return self._states.is_in_range(state_MNX) & self._actions.is_in_range(action_NA)
@@ -303,6 +360,15 @@ def _end_label(model: FittedModel) -> tuple[str, int] | None:
     if not isinstance(field, Discrete) or "terminated" not in model.codec.heads:
         return None
     return ("terminated", field.values.index("true")) if "true" in field.values else None
+
+
+def _strata(weights_R: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw *count* positions, one from each equal part of the total weight, in random order."""
+    total_R = weights_R.cumsum(0)
+    first = torch.rand(1, generator=generator, dtype=torch.float64)
+    places_C = (torch.arange(count, dtype=torch.float64) + first) / count * total_R[-1]
+    chosen_C = torch.searchsorted(total_R, places_C, right=True)
+    return chosen_C[torch.randperm(count, generator=generator)]
 
 
 def _pick(probability_MNL: Tensor, noise: torch.Generator | None) -> Tensor:

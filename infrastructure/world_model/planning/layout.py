@@ -163,6 +163,7 @@ class ColumnEncoding:
         low, high: Range of the training data in the units of *mean*, ``[X]`` float64; infinite
             where it is not checked.
         may_miss: Whether a missing number counts as near the training data, ``[X]`` bool.
+        labels: Columns of each `Discrete` field.
     """
 
     mean: Tensor
@@ -173,6 +174,7 @@ class ColumnEncoding:
     low: Tensor
     high: Tensor
     may_miss: Tensor
+    labels: Sequence[slice]
 
     @classmethod
     def of(cls, encoder: FeatureEncoder, layout: Layout) -> ColumnEncoding:
@@ -180,6 +182,7 @@ class ColumnEncoding:
         width = layout.width
         means, scales, symlog = [0.0] * width, [1.0] * width, [False] * width
         low, high, may_miss = [-torch.inf] * width, [torch.inf] * width, [False] * width
+        labels = list[slice]()
         keys = [(name, f"{layout.part}.{name}") for name in layout.fields]
         bins = [(layout.columns[name], each) for name, key in keys if (each := encoder.bins(key))]
         size = 2 * width + sum(each.width for _, each in bins)
@@ -188,6 +191,7 @@ class ColumnEncoding:
         for name, key in keys:
             columns, standardiser = layout.columns[name], encoder.standardiser(key)
             if standardiser is None:
+                labels.append(columns)
                 labels_CD, odd = encoder.label_inputs(key)
                 inputs.append(eye[:, columns] @ labels_CD)
                 low[columns] = [0.0 if each else -torch.inf for each in odd]
@@ -217,6 +221,7 @@ class ColumnEncoding:
             low=torch.tensor(low, dtype=torch.float64),
             high=torch.tensor(high, dtype=torch.float64),
             may_miss=torch.tensor(may_miss, dtype=torch.bool),
+            labels=labels,
         )
 
     @property
@@ -246,6 +251,14 @@ class ColumnEncoding:
         distance_X = torch.maximum(self.low - squeezed_X, squeezed_X - self.high)
         near_X = distance_X <= self.high - self.low  # NaN compares false
         return (near_X | (raw_X.isnan() & self.may_miss)).all(dim=-1)
+
+    def is_unknown(self, raw_X: Tensor) -> Tensor:
+        """Which columns have a gap or a label that the training data does not explain."""
+        unknown_X = raw_X.isnan() & ~self.may_miss
+        for columns in self.labels:
+            odd_L = raw_X[..., columns] > self.high[columns]
+            unknown_X[..., columns] = odd_L.any(dim=-1, keepdim=True)
+        return unknown_X
 
     def _squeezed(self, raw_X: Tensor) -> Tensor:
         if self.symlog is None:

@@ -23,6 +23,9 @@ from infrastructure.world_model.planning.settings import Plan, PlanSettings
 
 MAX_LABEL_COMBINATIONS = 4096
 
+GAP_DRAWS = 8
+"""Starts of each member if the observation lacks a value."""
+
 
 class Planner:
     """Finds the actions with the highest return that a model predicts.
@@ -63,6 +66,7 @@ class Planner:
             )
         self._horizon, self._settings, self._clock = horizon, settings, clock
         self._generator = torch.Generator().manual_seed(seed)
+        self._gaps = torch.Generator().manual_seed(seed)
         self._dynamics = Dynamics(
             model, reward=None if settings.reward else reward, hold=settings.hold
         )
@@ -101,15 +105,25 @@ class Planner:
         def in_time() -> bool:
             return end is None or self._clock() < end
 
-        state_X = self._dynamics.start([observation])[0]
+        state_MDX = self._starts(observation)
         if self._candidates:
-            return self._choose(state_X, in_time)
-        return self._optimise(state_X, in_time)
+            return self._choose(state_MDX, in_time)
+        return self._optimise(state_MDX, in_time)
 
-    def _choose(self, state_X: Tensor, in_time: Callable[[], bool]) -> Plan:
+    def _starts(self, observation: Values) -> Tensor:
+        """Starts of each member, ``[M, D, X]``: one, or `GAP_DRAWS` if a value is missing."""
+        dynamics, members = self._dynamics, self._dynamics.members
+        start_1X = dynamics.start([observation])
+        drawn = dynamics.draw_starts([observation], start_1X, members * GAP_DRAWS, self._gaps)
+        if drawn is None:
+            return start_1X.expand(members, 1, -1)
+        starts_MDX: Tensor = drawn[:, 0].unflatten(0, (members, GAP_DRAWS))
+        return starts_MDX
+
+    def _choose(self, state_MDX: Tensor, in_time: Callable[[], bool]) -> Plan:
         path = beam_search(
             self._dynamics,
-            state_X,
+            state_MDX,
             self._encoded,
             self._horizon,
             self._settings,
@@ -120,21 +134,22 @@ class Planner:
         self._path = path.choices
         return _to_plan(path, self._candidates)
 
-    def _optimise(self, state_X: Tensor, in_time: Callable[[], bool]) -> Plan:
-        settings, evaluations = self._settings, 0
+    def _optimise(self, state_MDX: Tensor, in_time: Callable[[], bool]) -> Plan:
+        settings, evaluations, draws = self._settings, 0, state_MDX.shape[1]
 
         def evaluate(plans_NHA: Tensor, may_end: bool) -> Scores | None:
             nonlocal evaluations
             raw_HNA = torch.addcmul(self._middle, plans_NHA.transpose(0, 1), self._half)
-            actions = self._dynamics.encode_columns(raw_HNA)
-            state_MNX = state_X.expand(self._dynamics.members, len(plans_NHA), -1)
+            actions = self._dynamics.encode_columns(raw_HNA.repeat(1, draws, 1))
+            state_MNX = state_MDX.repeat_interleave(len(plans_NHA), dim=1)
             go_on = in_time if may_end else None
             imagined = imagine(self._dynamics, state_MNX, actions, go_on=go_on)
             if imagined is None:
                 return None
-            evaluations += plans_NHA.shape[0] * self._horizon
+            evaluations += raw_HNA.shape[1] * draws * self._horizon
             rewards_HMN = step_rewards(self._dynamics, imagined, actions, settings)
-            return Scores.of(discounted_sum(rewards_HMN, settings.discount), settings.penalty)
+            returns_MN = discounted_sum(rewards_HMN, settings.discount)
+            return Scores.of(returns_MN.unflatten(1, (draws, -1)).flatten(0, 1), settings.penalty)
 
         search = Icem(
             horizon=self._horizon,

@@ -20,7 +20,8 @@ class Scores:
     """Scores of N plans.
 
     Attributes:
-        mean, sd: Mean and standard deviation of the return over the members, ``[N]`` float64.
+        mean, sd: Mean and standard deviation of the return over members and their starts, ``[N]``
+            float64.
         score: `mean` minus the penalised `sd`, ``[N]`` float64; minus infinity where not finite.
     """
 

@@ -39,8 +39,10 @@ class Rollout:
     Attributes:
         observation: Each field at the start and after each step: ``[P, B, H + 1, n]`` float64 of a
             `Box` of shape ``(n,)``, ``[P, B, H + 1]`` of a scalar one, and positions of labels,
-            int64, of a `Discrete`. A value that is missing at the start is NaN, or the number of
-            labels, until the model predicts it; where it predicts only a change, NaN remains.
+            int64, of a `Discrete`. A value that is missing or unseen at the start is, in each
+            particle, that of a training row which resembles it. Where the model has learned what a
+            gap means, it is NaN, or the number of labels, until the model predicts it; where it
+            predicts only a change, NaN remains.
         mean: Mean of each `Box` over the particles, ``[B, H + 1, n]`` or ``[B, H + 1]`` float64.
         sd: Standard deviation over the particles, of the same shape and units. Means of members
             show only their disagreement; drawn particles also the noise that the model predicts.
@@ -48,7 +50,8 @@ class Rollout:
             everywhere if the model learned no reward and no function was given.
         alive: Probability that the particle has not ended, ``[P, B, H + 1]`` float64; 0 or 1 where
             particles are drawn. A particle stays where it ended: at a probability below one half.
-        in_range: Whether the inputs of each step lay near the training data, ``[P, B, H]`` bool.
+        in_range: Whether the inputs of each step lay near the training data, ``[P, B, H]`` bool;
+            those of the first step as they were given.
         member: Number of each particle's member, ``[P]`` int64.
     """
 
@@ -154,6 +157,7 @@ def roll_out(
     *,
     particles: int,
     noise: torch.Generator | None,
+    gaps: torch.Generator,
     reward: RewardFunction | None,
 ) -> Rollout:
     """Imagine trajectories; see `WorldModel.rollout`."""
@@ -165,7 +169,10 @@ def roll_out(
     if horizon is not None and horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}")
     start_BX = dynamics.start(observations)
-    state_MNX = start_BX.repeat(particles, 1).expand(members, -1, -1)
+    given_MNX = state_MNX = start_BX.repeat(particles, 1).expand(members, -1, -1)
+    drawn_PBX = dynamics.draw_starts(observations, start_BX, members * particles, gaps)
+    if drawn_PBX is not None:
+        state_MNX = drawn_PBX.unflatten(0, (members, particles)).flatten(1, 2)
     if callable(actions):
         if horizon is None:
             raise ValueError("a policy has no length: give the horizon")
@@ -179,7 +186,10 @@ def roll_out(
         rewards_HMN = given_rewards(dynamics, imagined, taken, reward)
     steps = len(rewards_HMN)
     in_range = torch.stack(
-        [dynamics.is_in_range(imagined.states[h], taken.raw[h]) for h in range(steps)]
+        [
+            dynamics.is_in_range(imagined.states[h] if h else given_MNX, taken.raw[h])
+            for h in range(steps)
+        ]
     )
     alive = imagined.alive
     if alive is None:

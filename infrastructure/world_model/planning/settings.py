@@ -17,7 +17,8 @@ class PlanSettings:
     """Options of `WorldModel.plan`.
 
     A plan's score is the mean over the members of the return that each predicts, minus `penalty`
-    times their standard deviation.
+    times their standard deviation. If the observation lacks a value, each member predicts from
+    several values of it, which count like members.
 
     Attributes:
         reward: Function of observation, action and next observation; None for the learned reward
@@ -75,7 +76,8 @@ class Plan:
     Attributes:
         actions: Values of each step's action, as recorded.
         expected_return: Mean over the members of the (discounted) return.
-        sd: Standard deviation of the return between the members; 0 for one member.
+        sd: Standard deviation of the return between the members, and between the values drawn for
+            what the observation lacks; 0 for one member and no gap.
         evaluations: Steps that were predicted, over all plans; each by all members.
         cut: Whether the deadline ended the search. The plan is the best of those evaluated so far;
             a beam's plan then has fewer actions.

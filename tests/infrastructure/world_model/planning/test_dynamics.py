@@ -212,8 +212,9 @@ def test_the_first_step_is_that_of_a_prediction(lamp, family, say, missing):
     [expected] = model.predict_batch([start], [{"say": say}])
     means = {name: each[0, 1].item() for name, each in rolled.mean.items()}
     for name, mean in means.items():
-        assert mean == pytest.approx(expected.next_state[name], abs=0.1, nan_ok=True)
-    assert math.isnan(means["x"]) == ("x" in missing)
+        if name not in missing or name != "x":
+            assert mean == pytest.approx(expected.next_state[name], abs=0.1)
+    assert math.isfinite(means["x"])
     assert bool(rolled.in_range.all()) == ("x" not in missing)
 
 
@@ -249,5 +250,7 @@ def test_earlier_gaps_move_back(spring):
     start = stack_history(SPRING_SPEC, [{"x": None}, {"x": 0.3}], [{"push": 0.1}])
     rolled = spring.rollout(start, [{"push": 0.0}] * 3, particles=0)
     assert start["x[-1]"] is None
-    assert rolled.observation["x[-1]"].isnan()[0, 0].tolist() == [True, False, False, False]
+    earlier = rolled.observation["x[-1]"][:, 0]
+    assert len(set(earlier[:, 0].tolist())) > 1  # each particle has its own
+    assert earlier[:, 1].tolist() == pytest.approx([0.3] * len(earlier))
     assert rolled.in_range[0, 0].tolist()[0] is False

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from infrastructure.world_model import WorldModel
+from infrastructure.world_model.planning import PlanSettings
 
 PUSHES = [{"push": 0.1}] * 10
 
@@ -82,6 +83,39 @@ def test_an_authors_reward_counts(line):
 def test_bad_input_is_named(line, observation, actions, horizon, told):
     with pytest.raises(ValueError, match=told):
         line.rollout(observation, actions, horizon)
+
+
+@pytest.mark.parametrize("speed", [None, math.nan])
+def test_a_rollout_from_a_gap_is_as_uncertain_as_the_prediction(line, speed):
+    start = {"x": (0.5, speed)}
+    [predicted] = line.predict_batch([start], PUSHES[:1])
+    rolled = line.rollout(start, PUSHES, particles=8)
+    sd = rolled.sd["x"][0, :, 0]
+    assert float(sd[1]) == pytest.approx(predicted.deviations["x"][0], rel=0.25)
+    assert sd[10] > 3 * sd[1]  # the speed stays unknown, so that the places diverge
+    again = line.rollout(start, PUSHES, particles=8)
+    assert torch.equal(rolled.observation["x"], again.observation["x"])
+    places = line.rollout([{"x": (0.5, 0.0)}, start], PUSHES, particles=8).observation["x"]
+    assert len(set(places[:, 0, 0, 1].tolist())) == 1  # only its own row
+
+
+def _gain(_, action, after):
+    """Pays where the speed is positive, which only the speed before tells."""
+    return action["push"] * (1.0 + 1.5 * after["x"][..., 1])
+
+
+@pytest.mark.parametrize("candidates", [None, [{"push": 0.0}, {"push": 1.0}]])
+def test_a_gap_at_the_start_has_a_price(line, candidates):
+    def plan(speed, penalty):
+        settings = PlanSettings(reward=_gain, candidates=candidates, penalty=penalty)
+        return line.plan({"x": (0.0, speed)}, 1, settings)
+
+    bold, careful, known = plan(None, 0.0), plan(None, 3.0), plan(1.5, 3.0)
+    assert bold.actions[0]["push"] == pytest.approx(1.0, abs=0.02)
+    assert bold.sd > 1.0
+    assert careful.actions[0]["push"] == pytest.approx(0.0, abs=0.1)
+    assert known.actions[0]["push"] == pytest.approx(1.0, abs=0.02)
+    assert known.sd < 0.2
 
 
 def test_text_cannot_be_rolled_out(fitted):
