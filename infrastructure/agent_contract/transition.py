@@ -61,6 +61,9 @@ class Text:
 
 FieldType: TypeAlias = Box | Discrete | Text
 
+MAX_HISTORY = 256
+"""Most observations that are inputs: each adds a field for every one of the current ones."""
+
 _EARLIER = re.compile(r"\[-\d+\]$")
 
 
@@ -87,8 +90,9 @@ class TransitionSpec:
     Raises:
         ValueError: There is no observation or no target; a target is `Text`; a ``delta`` target
             has no observation of the same name and shape; *success* or *improvement* does not
-            name such a target; *history* is below 1, *rollout_steps* below 0, or *split* unknown;
-            with a history, an observation and an action have one name.
+            name such a target; *history* is below 1 or above `MAX_HISTORY`, *rollout_steps* below
+            0, either not whole, or *split* unknown; with a history, an observation and an action
+            have one name.
     """
 
     observation: Mapping[str, FieldType]
@@ -144,11 +148,13 @@ class TransitionSpec:
                     )
 
     def _declare_earlier_fields(self) -> None:
-        if self.history < 1 or self.rollout_steps < 0:
-            raise ValueError(
-                f"history must be at least 1 and rollout_steps at least 0, got {self.history} and "
-                f"{self.rollout_steps}"
-            )
+        for name, least, most in (("history", 1, MAX_HISTORY), ("rollout_steps", 0, math.inf)):
+            count: object = getattr(self, name)
+            if type(count) is not int or not least <= count <= most:
+                limit = f" and at most {most}" if most < math.inf else ""
+                raise ValueError(
+                    f"{name} must be a whole number of at least {least}{limit}, got {count!r:.60}"
+                )
         if self.history == 1:
             return
         if both := sorted(self.observation.keys() & self.action.keys()):

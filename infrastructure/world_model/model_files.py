@@ -263,7 +263,14 @@ def _blend_weights(description: Mapping[str, Any], codec: TargetCodec) -> BlendW
     if "blend" not in description:
         share = float(description["ensemble_weight"])
         return dict.fromkeys(codec.heads, (share, 1.0 - share))
-    return {name: (float(a), float(b)) for name, (a, b) in description["blend"].items()}
+    weights = {name: (float(a), float(b)) for name, (a, b) in description["blend"].items()}
+    for name, pair in weights.items():
+        if not (min(pair) >= 0.0 and sum(pair) <= 1.0 + 1e-9):
+            raise ValueError(
+                f"the blend's weights of {name} must be at least 0 and add up to at most 1, got "
+                f"{pair}"
+            )
+    return weights
 
 
 @contextmanager

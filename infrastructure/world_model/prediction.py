@@ -16,9 +16,7 @@ from infrastructure.world_model.distributions import (
     TargetDistributions,
 )
 from infrastructure.world_model.distributions.box_calibration import COVERAGE
-
-NOT_IN_STATE = ("reward", "terminated")
-"""Targets that the next observation does not hold."""
+from infrastructure.world_model.fitting.rollout_fields import NOT_IN_STATE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -60,6 +60,7 @@ from infrastructure.world_model.planning import (
     roll_out,
     rollout_metrics,
 )
+from infrastructure.world_model.planning.rollouts import check_count
 from infrastructure.world_model.prediction import (
     Prediction,
     improvement_target,
@@ -213,7 +214,8 @@ class WorldModel:
             InsufficientDataError: Too few transitions or groups; says which were excluded and why.
             TypeError: Something in *transitions* is not a `Transition`.
             ValueError: *device* does not exist, *precision* is unknown, *epochs* or *batch_size*
-                is below 1, *config* accumulates, or *transitions* is data of another spec.
+                is below 1, *config* accumulates, *transitions* is data of another spec, or the
+                spec has ``rollout_steps`` and a field of the observation that is not predicted.
         """
         config = config or FP16TrainingConfig()
         if config.accumulate != 1:
@@ -420,7 +422,9 @@ class WorldModel:
                 of the observation is a `Text`, or neither among the targets nor in *hold*.
         """
         model = self._fitted("rolling out")
-        starts = [observation] if isinstance(observation, Mapping) else observation
+        check_count("particles", particles, least=0)
+        if not isinstance(observation, Sequence):  # start() refuses what is no mapping
+            observation = [observation]
         noise = torch.Generator().manual_seed(seed) if particles else None
         with _one_thread():
             return roll_out(
@@ -429,7 +433,7 @@ class WorldModel:
                     reward=None if reward else improvement_target(self.spec),
                     hold=hold,
                 ),
-                starts,
+                observation,
                 actions,
                 horizon,
                 particles=max(1, particles),

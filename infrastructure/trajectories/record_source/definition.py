@@ -22,6 +22,7 @@ from pydantic import (
 from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.agent_contract.transition import (
+    MAX_HISTORY,
     Box,
     Discrete,
     FieldType,
@@ -87,7 +88,7 @@ class SpecTable(_Table):
     targets: dict[str, FieldTable]
     success: tuple[str, str] | None = None
     improvement: str | None = None
-    history: int = Field(1, ge=1)
+    history: int = Field(1, ge=1, le=MAX_HISTORY)
     rollout_steps: int = Field(0, ge=0)
     split: Literal["group", "time"] = "group"
 

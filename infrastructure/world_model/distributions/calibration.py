@@ -13,6 +13,7 @@ Shapes: T temperatures, N rows, C dimensions, L labels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
@@ -40,6 +41,10 @@ MIN_TEMPERATURE_ROWS = 50
 _TEMPERATURES = torch.logspace(-0.7, 0.7, 57, dtype=torch.float64)
 _SLOPE_BOUNDS = (0.1, 4.0)
 _PRIOR_ROWS = 2.0
+
+_TINY, _HUGE = 1e-9, 1e12  # of any factor that a fit can give
+_SMALLEST = 5e-324  # of what has the target's unit
+_HEAVIEST_TAIL = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,10 +144,11 @@ class Calibration:
         """Rebuild the calibration that `to_json` wrote, in this or an earlier release.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: *value* does not describe one.
+            KeyError, TypeError, ValueError, AttributeError: *value* does not describe one, or a
+                number is not one that a fit can give.
         """
         slope, offset = map(float, cast(list[float], value["success"]))
-        return cls(
+        calibration = cls(
             temperatures=dict(cast(Mapping[str, float], value["temperatures"])),
             scales=_tuples(value["scales"]),
             powers=_tuples(value.get("powers", {})),  # earlier releases had Gaussians alone
@@ -152,6 +158,33 @@ class Calibration:
             intervals=_tuples(value.get("intervals", {})),
             success=(slope, offset),
         )
+        calibration._check()
+        return calibration
+
+    def _check(self) -> None:
+        positive = {name: (each,) for name, each in self.temperatures.items()}
+        checked: Sequence[tuple[str, Mapping[str, Sequence[float]], float, float]] = (
+            ("temperature", positive, _TINY, _HUGE),
+            ("scale", self.scales, _TINY, _HUGE),
+            ("power", self.powers, -_HUGE, _HUGE),
+            ("center", self.centers, _SMALLEST, math.inf),
+            ("edge", self.edges, _SMALLEST, math.inf),
+            ("tail", self.tails, 0.0, _HEAVIEST_TAIL),
+            ("interval", self.intervals, 0.0, _HUGE),
+            ("line of success", {"slope": self.success[:1]}, _TINY, _HUGE),
+            ("line of success", {"offset": self.success[1:]}, -_HUGE, _HUGE),
+        )
+        for what, by_target, low, high in checked:
+            for name, numbers in by_target.items():
+                if wrong := [each for each in numbers if not low <= each <= high]:
+                    raise ValueError(
+                        f"the calibration's {what} of {name} must lie in {low:g} to {high:g}, "
+                        f"got {wrong[0]!r:.40}"
+                    )
+        for box in (self.powers, self.centers, self.edges, self.tails, self.intervals):
+            for name, numbers in box.items():
+                if len(numbers) != len(self.scales.get(name, ())):
+                    raise ValueError(f"the calibration of {name} has differing dimensions")
 
 
 def fit_temperature(
@@ -178,11 +211,11 @@ def fit_temperature(
     return float(_TEMPERATURES[_best_temperature(nll_TN.sum(1))])
 
 
-def tempered_nll(distribution: DiscreteDistribution, label_N: Tensor) -> float:
-    """Return the mean negative log-likelihood at the likeliest of a few temperatures."""
+def tempered_nll(distribution: DiscreteDistribution, label_N: Tensor) -> Tensor:
+    """Return each row's negative log-likelihood at the likeliest of a few temperatures, ``[N]``."""
     few_T = _TEMPERATURES[::4]
     nll_TN = _nll_by_temperature(distribution, label_N, few_T)
-    return float(nll_TN[_best_temperature(nll_TN.sum(1), few_T)].mean())
+    return nll_TN[_best_temperature(nll_TN.sum(1), few_T)]
 
 
 def _nll_by_temperature(

@@ -19,6 +19,7 @@ from infrastructure.trajectories.encoding import TargetCodec
 from infrastructure.world_model.distributions import TargetDistributions, predictive_distributions
 from infrastructure.world_model.distributions.predictive import head_outputs
 from infrastructure.world_model.fitting.batches import Batches, BatchStream, MappedBatches
+from infrastructure.world_model.fitting.rollout_fields import check_continued
 from infrastructure.world_model.fitting.scoring import (
     PRIMARY,
     base_rate_scores,
@@ -74,7 +75,12 @@ def training_job(
     Args:
         network: Network that maps ``Features.inputs`` to the raw outputs of its heads.
         loss: Function of forward and batch that returns a float32 scalar.
+
+    Raises:
+        ValueError: The spec asks for the error of rollouts, which no model of it can make.
     """
+    if data.spec.rollout_steps:
+        check_continued(data.spec, data.encoder.constant)
     batch_size = min(plan.batch_size, data.training_rows)
     stream: Batches = (
         BatchStream(

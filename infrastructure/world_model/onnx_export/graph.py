@@ -31,10 +31,11 @@ from infrastructure.world_model.distributions import (
 from infrastructure.world_model.distributions.confidence import confidence
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.fitting.fitted_model import NetworkPredictions
+from infrastructure.world_model.fitting.rollout_fields import NOT_IN_STATE
 from infrastructure.world_model.networks import EnsembleNetwork, LinearNetwork
 from infrastructure.world_model.networks.network import layer_inputs, run_layers, split_heads
 from infrastructure.world_model.onnx_export.inputs import input_fields, learned_of
-from infrastructure.world_model.prediction import NOT_IN_STATE, improvement_target
+from infrastructure.world_model.prediction import improvement_target
 
 
 class PredictionGraph(nn.Module):

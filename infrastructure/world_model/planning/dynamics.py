@@ -10,21 +10,22 @@ Shapes: M members, N rows of each, H steps, X columns of the state and A of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from infrastructure.agent_contract.transition import Box, Discrete, FieldType
+from infrastructure.agent_contract.transition import Discrete
 from infrastructure.trajectories.schema import MAX_MAGNITUDE, Values, is_empty
 from infrastructure.world_model.fitting import FittedModel
+from infrastructure.world_model.fitting.rollout_fields import NOT_IN_STATE, check_continued
 from infrastructure.world_model.networks import EnsembleNetwork
 from infrastructure.world_model.networks.network import layer_inputs
 from infrastructure.world_model.networks.text import field_inputs
-from infrastructure.world_model.planning.heads import NOT_IN_STATE, Heads
-from infrastructure.world_model.planning.layout import ColumnEncoding, Layout, is_text
+from infrastructure.world_model.planning.heads import Heads
+from infrastructure.world_model.planning.layout import ColumnEncoding, Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +92,7 @@ class Dynamics:
         self, model: FittedModel, *, reward: str | None = None, hold: Sequence[str] = ()
     ) -> None:
         spec, self._model, self._network = model.spec, model, model.ensemble
-        _check_continued(model, hold)
+        check_continued(spec, model.encoder.constant, hold)
         self.observation = Layout("observation", spec.observation)
         self.action = Layout("action", spec.action)
         self._states = ColumnEncoding.of(model.encoder, self.observation)
@@ -135,6 +136,10 @@ class Dynamics:
             ValueError: A field is of another type or shape, or infinite; or all are missing.
         """
         for observation in observations:
+            if not isinstance(observation, Mapping):
+                raise ValueError(
+                    f"an observation must be a mapping of its fields, got {observation!r:.60}"
+                )
             if is_empty(self._model.spec, observation, {}):
                 names = ", ".join(map(repr, self.observation.fields))
                 raise ValueError(
@@ -319,39 +324,6 @@ class Dynamics:
                 following_MNX[..., columns] = action_NA[..., self.action.columns[source]]
             else:
                 following_MNX[..., columns] = state_MNX[..., self.observation.columns[source]]
-
-
-def _check_continued(model: FittedModel, hold: Sequence[str]) -> None:
-    """Check that something says how each input of the observation continues.
-
-    Raises:
-        ValueError: A field is a `Text`, or not predicted, or not in the observation.
-    """
-    spec = model.spec
-    if unknown := sorted(set(hold) - set(spec.observation)):
-        raise ValueError(f"hold names {unknown[0]!r}, which the observation lacks")
-    for name, field in spec.observation.items():
-        if f"observation.{name}" in model.encoder.constant and name not in spec.targets:
-            continue  # without effect
-        if is_text(field):
-            raise ValueError(
-                f"observation {name!r} is Text, which no target predicts: a rollout needs "
-                f"observations of Box and Discrete alone"
-            )
-        if name in spec.earlier_fields or name in hold:
-            continue
-        target = spec.targets.get(name)
-        if name in NOT_IN_STATE or not _is_like(field, target):
-            raise ValueError(
-                f"observation {name!r} is not predicted: declare a target of that name and type, "
-                f"or name the field in hold if it keeps its value"
-            )
-
-
-def _is_like(field: FieldType, target: FieldType | None) -> bool:
-    if isinstance(field, Box):
-        return isinstance(target, Box) and field.shape == target.shape
-    return field == target
 
 
 def _end_label(model: FittedModel) -> tuple[str, int] | None:

@@ -16,10 +16,9 @@ from infrastructure.agent_contract.transition import Box
 from infrastructure.world_model.distributions import Calibration
 from infrastructure.world_model.distributions.metrics import SMALLEST_PROBABILITY
 from infrastructure.world_model.fitting import FittedModel
+from infrastructure.world_model.fitting.rollout_fields import NOT_IN_STATE
 from infrastructure.world_model.networks.loss import bounded_variance
 from infrastructure.world_model.planning.layout import Layout
-
-NOT_IN_STATE = ("reward", "terminated")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

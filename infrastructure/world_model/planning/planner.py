@@ -18,7 +18,7 @@ from infrastructure.world_model.planning.dynamics import Dynamics
 from infrastructure.world_model.planning.icem import Found, Icem
 from infrastructure.world_model.planning.layout import Layout
 from infrastructure.world_model.planning.returns import Scores, discounted_sum, step_rewards
-from infrastructure.world_model.planning.rollouts import imagine
+from infrastructure.world_model.planning.rollouts import check_count, imagine
 from infrastructure.world_model.planning.settings import Plan, PlanSettings
 
 MAX_LABEL_COMBINATIONS = 4096
@@ -57,8 +57,7 @@ class Planner:
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if horizon < 1:
-            raise ValueError(f"horizon must be at least 1, got {horizon}")
+        check_count("horizon", horizon)
         if reward is None and settings.reward is None:
             raise ValueError(
                 "nothing says what a plan is for: declare a target reward, the spec's improvement, "

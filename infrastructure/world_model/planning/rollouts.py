@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypeAlias, cast
 
 import torch
@@ -29,7 +30,18 @@ RewardFunction: TypeAlias = Callable[
     [Mapping[str, Tensor], Mapping[str, Tensor], Mapping[str, Tensor]], Tensor
 ]
 """Computes rewards from fields of observation, action and next observation, which are tensors as a
-`Policy` has them but with any leading sizes. It returns a tensor of these sizes."""
+`Policy` has them but with any leading sizes. It returns a tensor of these sizes; minus
+infinity forbids a step."""
+
+
+def check_count(name: str, count: object, *, least: int = 1) -> None:
+    """Check that *count* is a whole number.
+
+    Raises:
+        ValueError: It is not, or below *least*.
+    """
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {count!r:.60}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +139,7 @@ def given_rewards(
     """Rewards by the author's function, ``[H, M, N]`` float64, 0 after the end.
 
     Raises:
-        ValueError: The function returned a tensor of another shape, or a NaN.
+        ValueError: The function returned a tensor of another shape, a NaN, or plus infinity.
     """
     before, after = imagined.states[:-1], imagined.states[1:]
     steps, members, rows, _ = before.shape
@@ -141,12 +153,16 @@ def given_rewards(
             f"the reward function must return a tensor of one number per row, shape "
             f"{(steps, members, rows)}, got {shape}"
         )
-    if bool(reward_HMN.isnan().any()):
+    if bool((reward_HMN.isnan() | (reward_HMN == torch.inf)).any()):
         raise ValueError(
-            "the reward function returned NaN; numbers that are missing at the start are NaN"
+            "the reward function returned NaN or infinity; numbers that are missing may be NaN, "
+            "and minus infinity forbids a step"
         )
     reward_HMN = reward_HMN.double()
-    return reward_HMN if imagined.alive is None else reward_HMN * imagined.alive[:-1]
+    if imagined.alive is None:
+        return reward_HMN
+    alive_HMN = imagined.alive[:-1].double()
+    return torch.where(alive_HMN > 0, reward_HMN * alive_HMN, 0.0)
 
 
 def roll_out(
@@ -162,12 +178,10 @@ def roll_out(
 ) -> Rollout:
     """Imagine trajectories; see `WorldModel.rollout`."""
     starts, members = len(observations), dynamics.members
-    if starts < 1 or particles < 1:
-        raise ValueError(
-            f"a rollout needs an observation and a particle, got {starts} and {particles}"
-        )
-    if horizon is not None and horizon < 1:
-        raise ValueError(f"horizon must be at least 1, got {horizon}")
+    if starts < 1:
+        raise ValueError("a rollout needs an observation, got none")
+    if horizon is not None:
+        check_count("horizon", horizon)
     start_BX = dynamics.start(observations)
     given_MNX = state_MNX = start_BX.repeat(particles, 1).expand(members, -1, -1)
     drawn_PBX = dynamics.draw_starts(observations, start_BX, members * particles, gaps)

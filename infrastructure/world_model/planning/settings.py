@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 from infrastructure.agent_contract.transition import FieldValue
 from infrastructure.trajectories.schema import Values
-from infrastructure.world_model.planning.rollouts import RewardFunction
+from infrastructure.world_model.planning.rollouts import RewardFunction, check_count
 
 Bounds = tuple[float | Sequence[float], float | Sequence[float]]
 
@@ -54,17 +56,25 @@ class PlanSettings:
     beam_width: int = 32
 
     def __post_init__(self) -> None:
-        counts = (self.samples, self.iterations, self.elites, self.beam_width)
-        if min(counts) < 1 or self.elites > self.samples:
+        for name in ("samples", "iterations", "elites", "beam_width"):
+            check_count(name, getattr(self, name))
+        if self.elites > self.samples:
             raise ValueError(
-                "samples, iterations, elites and beam_width must be at least 1, and elites at most "
-                f"samples, got {', '.join(map(str, counts))}"
+                f"elites must be at most samples, got {self.elites} and {self.samples}"
             )
-        if not (self.penalty >= 0 and 0 < self.discount <= 1 and self.noise_colour >= 0):
-            raise ValueError(
-                f"penalty and noise_colour must be at least 0 and discount in (0, 1], got "
-                f"{self.penalty}, {self.noise_colour} and {self.discount}"
-            )
+        ends = {"penalty": math.inf, "noise_colour": math.inf, "discount": 1.0}
+        for name, most in ends.items():
+            number = getattr(self, name)
+            is_number = isinstance(number, Real) and math.isfinite(number)
+            if not (is_number and 0 <= number <= most and (number or name != "discount")):
+                bound = "in (0, 1]" if name == "discount" else "finite and at least 0"
+                raise ValueError(f"{name} must be {bound}, got {number!r:.60}")
+        for name, pair in self.bounds.items():
+            if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+                raise ValueError(
+                    f"bounds of {name!r} must be a pair of the lowest and the highest value, got "
+                    f"{pair!r:.60}"
+                )
         if self.candidates is not None and not self.candidates:
             raise ValueError("candidates must hold at least one action")
 

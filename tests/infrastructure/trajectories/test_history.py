@@ -37,7 +37,16 @@ def test_a_spec_without_sequences_is_saved_as_before():
     assert {"history", "rollout_steps"}.isdisjoint(spec_to_json(plain))
 
 
-@pytest.mark.parametrize("wrong", [{"history": 0}, {"rollout_steps": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"history": 0},
+        {"history": 1_000_000},
+        {"history": True},
+        {"rollout_steps": -1},
+        {"rollout_steps": 1.5},
+    ],
+)
 def test_a_spec_refuses_numbers_out_of_range(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         TransitionSpec(observation={"x": Box()}, action={}, targets={"y": Box()}, **wrong)

@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -207,6 +208,37 @@ def test_a_forged_index_with_a_right_hash_is_refused_when_it_is_loaded(saved, pa
 
     _resave(saved, change)
     with pytest.raises(ModelFileError, match="or remove it"):
+        WorldModel.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("path", "forged", "told"),
+    [
+        ("temperatures outcome", -1.0, "temperature of outcome must lie in .*got -1.0"),
+        ("temperatures outcome", math.nan, "temperature of outcome must lie in .*got nan"),
+        ("scales reward", [0.0], "scale of reward must lie in"),
+        ("scales reward", [1.0, 1.0], "calibration of reward has differing dimensions"),
+        ("tails reward", [0.9], "tail of reward must lie in 0 to 0.5, got 0.9"),
+        ("intervals reward", [-3.0], "interval of reward must lie in"),
+        ("success", [-1.0, 0.0], "line of success of slope must lie in"),
+    ],
+)
+def test_forged_numbers_of_a_calibration_are_refused_with_words(saved, path, forged, told):
+    def change(model):
+        *within, last = path.split()
+        place = model["calibration"]
+        for key in within:
+            place = place[key]
+        place[last] = forged
+
+    _resave(saved, change)
+    with pytest.raises(ModelFileError, match=f"(?s){told}.* or remove it"):
+        WorldModel.load(saved)
+
+
+def test_forged_weights_of_a_blend_are_refused_with_words(saved):
+    _resave(saved, lambda model: model["blend"].update(outcome=[0.9, 0.9]))
+    with pytest.raises(ModelFileError, match=r"weights of outcome must .* add up to at most 1"):
         WorldModel.load(saved)
 
 

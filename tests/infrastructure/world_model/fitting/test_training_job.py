@@ -57,6 +57,12 @@ def test_the_learning_rate_falls_along_a_cosine_to_a_hundredth(make_job):
     assert rates == sorted(rates, reverse=True)
 
 
+def test_rollouts_that_no_model_can_make_are_refused_before_training(data):
+    asked = dataclasses.replace(data, spec=dataclasses.replace(data.spec, rollout_steps=3))
+    with pytest.raises(ValueError, match="observation 'code' is Text"):
+        training_job(asked, None, TrainingPlan(epochs=1, steps_per_epoch=1))
+
+
 def test_a_batch_has_no_more_rows_than_there_are(make_job, data):
     job = make_job(epochs=1, steps_per_epoch=3, batch_size=1_000_000)
     batches = list(job.batches(0))

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -129,7 +131,11 @@ def test_what_a_reward_forbids_does_not_hide_the_order_of_the_rest(line):
 @pytest.mark.parametrize(
     ("horizon", "chosen", "told"),
     [
-        (0, {}, "horizon must be at least 1"),
+        (0, {}, "horizon must be a whole number of at least 1"),
+        (2.5, {}, "horizon must be a whole number of at least 1, got 2.5"),
+        (True, {}, "horizon must be a whole number of at least 1, got True"),
+        (3, {"hold": "x"}, r"write \['x'\]"),
+        (3, {"reward": lambda _, action, __: action["push"] / 0.0}, "NaN or infinity"),
         (3, {"bounds": {"pull": (0, 1)}}, "pull"),
         (3, {"bounds": {"push": (1, -1)}}, "ascending"),
     ],
@@ -140,11 +146,28 @@ def test_bad_options_are_named(line, horizon, chosen, told):
 
 
 @pytest.mark.parametrize(
-    "chosen", [{"samples": 0}, {"penalty": -1}, {"discount": 0}, {"candidates": []}]
+    "chosen",
+    [
+        {"samples": 0},
+        {"iterations": 1.5},
+        {"penalty": -1},
+        {"penalty": math.inf},
+        {"discount": 0},
+        {"noise_colour": math.inf},
+        {"noise_colour": "red"},
+        {"candidates": []},
+        {"bounds": {"push": 1}},
+        {"bounds": {"push": "ab"}},
+    ],
 )
 def test_settings_are_checked(chosen):
     with pytest.raises(ValueError, match=next(iter(chosen))):
         PlanSettings(**chosen)
+
+
+def test_no_observation_is_named(line):
+    with pytest.raises(ValueError, match="must be a mapping of its fields, got None"):
+        line.plan(None, 2)
 
 
 def test_a_reward_that_is_no_tensor_is_refused(line):

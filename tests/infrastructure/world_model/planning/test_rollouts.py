@@ -75,7 +75,11 @@ def test_an_authors_reward_counts(line):
         ({}, PUSHES, None, "missing"),
         ({"x": (0.0, 0.0)}, [{"push": None}], None, "'push' is missing"),
         ({"x": (0.0, 0.0)}, [], None, "horizon"),
-        ({"x": (0.0, 0.0)}, PUSHES, 0, "horizon must be at least 1"),
+        ({"x": (0.0, 0.0)}, PUSHES, 0, "horizon must be a whole number of at least 1"),
+        ({"x": (0.0, 0.0)}, PUSHES, 2.5, "horizon must be a whole number.*got 2.5"),
+        ({"x": (0.0, 0.0)}, PUSHES, True, "horizon must be a whole number.*got True"),
+        (None, PUSHES, None, "must be a mapping of its fields, got None"),
+        ([None], PUSHES, None, "must be a mapping of its fields, got None"),
         ({"x": (0.0, 0.0)}, PUSHES, 11, "10 steps"),
         ({"x": (0.0, 0.0)}, [{"push": (1.0, 2.0)}], None, "shape"),
     ],
@@ -116,6 +120,20 @@ def test_a_gap_at_the_start_has_a_price(line, candidates):
     assert careful.actions[0]["push"] == pytest.approx(0.0, abs=0.1)
     assert known.actions[0]["push"] == pytest.approx(1.0, abs=0.02)
     assert known.sd < 0.2
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"particles": -1}, "particles must be a whole number of at least 0, got -1"),
+        ({"hold": "x"}, r"hold must be a list of fields, got 'x': write \['x'\]"),
+        ({"hold": ["c"]}, "hold names 'c'"),
+        ({"reward": lambda _, action, __: action["push"] / 0.0}, "NaN or infinity"),
+    ],
+)
+def test_bad_options_are_named(line, options, told):
+    with pytest.raises(ValueError, match=told):
+        line.rollout({"x": (0.0, 0.0)}, PUSHES, **options)
 
 
 def test_text_cannot_be_rolled_out(fitted):
