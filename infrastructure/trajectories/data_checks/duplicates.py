@@ -24,7 +24,7 @@ MOST_ROWS = 200_000
 
 _STEPS = 100.0  # per standard deviation: numbers that differ by less count as equal
 _UNSEEN = 3.0  # so many are expected, at most, where none was seen: a bound of 95 %
-_SIGMAS = 2.0
+_SIGMAS = 3.0  # of the excess: many numbers of groups are looked at
 _SMALLEST_SHARE = 0.02  # of the compared rows
 _EXAMPLES = 2
 
@@ -159,6 +159,8 @@ def _copied_share(keys: Keys, groups: NDArray[np.int64], count: int) -> float:
     k = np.flatnonzero(found)
     k = k[(k >= 2) & (k < count)]
     ratio = (k + 1) * (count - k + 1) / (k * (count - k))
-    chance = np.sqrt(ratio * (found[k - 1] + _UNSEEN) * (found[k + 1] + _UNSEEN))
-    excess = np.maximum(0.0, found[k] - chance - _SIGMAS * np.sqrt(found[k]))
+    fewer, more = found[k - 1] + _UNSEEN, found[k + 1] + _UNSEEN
+    chance = np.sqrt(ratio * fewer * more)
+    variance = found[k] + chance**2 / 4 * (1 / fewer + 1 / more)  # of counts, Poisson
+    excess = np.maximum(0.0, found[k] - chance - _SIGMAS * np.sqrt(variance))
     return float((k * excess).sum() / len(keys))

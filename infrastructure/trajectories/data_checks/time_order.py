@@ -32,6 +32,9 @@ _MOST_LABELS = 32  # of a field; the most frequent
 _RIDGE = 1e-2  # per row
 _FEWEST_GROUPS = 10  # among the newest
 
+PERMUTATIONS = 99
+"""Random orders of the groups that a drift has to exceed."""
+
 Rows = NDArray[np.int64]
 
 
@@ -40,7 +43,9 @@ def find_drift(spec: TransitionSpec, transitions: Sequence[Transition]) -> list[
 
     A ridge regression on the inputs and their squares is fitted on the groups that appear first,
     and compared, on the fifth that appears last, with one that replaces some of its rows by those
-    of half of that fifth.
+    of half of that fifth. Inputs that count the time are left out: the first one would extrapolate.
+    A target is named if its gain, in standard errors, exceeds that of every target in each of
+    `PERMUTATIONS` random orders of the groups: a false alarm in a hundred.
 
     Args:
         transitions: Transitions in the order in which they were recorded.
@@ -48,28 +53,26 @@ def find_drift(spec: TransitionSpec, transitions: Sequence[Transition]) -> list[
     names = [transition.group for transition in transitions]
     position = {name: place for place, name in enumerate(dict.fromkeys(names))}
     group_N = np.array([position[name] for name in names])
-    newest_N = group_N >= round((TRAIN_SHARE + CALIBRATION_SHARE) * len(position))
-    early, late = np.flatnonzero(~newest_N), np.flatnonzero(newest_N)
-    if len(np.unique(group_N[late])) < _FEWEST_GROUPS or len(early) <= len(late):
+    newest = round((TRAIN_SHARE + CALIBRATION_SHARE) * len(position))
+    late_N = group_N >= newest
+    if len(np.unique(group_N[late_N])) < _FEWEST_GROUPS or 2 * late_N.sum() >= len(late_N):
         return []
-    inputs_ND = _inputs(spec, transitions, early)
-    titles, targets_NK = _targets(spec, transitions, early)
+    inputs_ND = _inputs(spec, transitions, late_N)
+    titles, targets_NK = _targets(spec, transitions)
     generator = np.random.default_rng(0)
-    half_L = generator.permutation(len(position))[group_N[late]] % 2
-    before_LK = _squared_errors(inputs_ND, targets_NK, early, late)
-    beside_LK = np.empty_like(before_LK)
-    for half in (0, 1):
-        others = late[half_L != half]
-        kept = generator.permutation(early)[: len(early) - len(others)]
-        learned, tested = np.concatenate([kept, others]), half_L == half
-        beside_LK[tested] = _squared_errors(inputs_ND, targets_NK, learned, late[tested])
+    gain_K, error_K, certainty_K = _gains(inputs_ND, targets_NK, group_N, newest, generator)
+    least_K = np.maximum(WORSE * (gain_K + error_K), _OF_VARIANCE * targets_NK.var(0))
+    drifts_K = (certainty_K > _STANDARD_ERRORS) & (gain_K > least_K)
+    for _ in range(PERMUTATIONS):
+        if not drifts_K.any():
+            return []
+        shuffled_N = generator.permutation(len(position))[group_N]
+        chance_K = _gains(inputs_ND, targets_NK, shuffled_N, newest, generator)[2]
+        drifts_K &= certainty_K > chance_K.max()
     worse: dict[str, float] = {}
-    for place, title in enumerate(titles):
-        gain_L, variance = before_LK[:, place] - beside_LK[:, place], targets_NK[:, place].var()
-        gain, error = float(gain_L.mean()), float(beside_LK[:, place].mean())
-        certain = gain > _STANDARD_ERRORS * _standard_error(gain_L, group_N[late])
-        if certain and gain > max(WORSE * (gain + error), _OF_VARIANCE * variance):
-            worse[title] = max(1.0 + gain / max(error, 1e-12), worse.get(title, 0.0))
+    for place in np.flatnonzero(drifts_K):
+        factor = 1.0 + float(gain_K[place]) / max(float(error_K[place]), 1e-12)
+        worse[titles[place]] = max(factor, worse.get(titles[place], 0.0))
     return [
         Finding(
             kind="drift",
@@ -87,6 +90,34 @@ def find_drift(spec: TransitionSpec, transitions: Sequence[Transition]) -> list[
     ]
 
 
+def _gains(
+    inputs_ND: Numbers,
+    targets_NK: Numbers,
+    group_N: Rows,
+    newest: int,
+    generator: np.random.Generator,
+) -> tuple[Numbers, Numbers, Numbers]:
+    """What is gained by groups of the time, its error, and the gain in standard errors, ``[K]``.
+
+    Args:
+        group_N: Place of each row's group in the order.
+        newest: Place from which groups are the newest.
+    """
+    early, late = np.flatnonzero(group_N < newest), np.flatnonzero(group_N >= newest)
+    half_L = generator.permutation(int(group_N.max()) + 1)[group_N[late]] % 2
+    before_LK = _squared_errors(inputs_ND, targets_NK, early, late)
+    beside_LK = np.empty_like(before_LK)
+    for half in (0, 1):
+        others = late[half_L != half]
+        kept = generator.permutation(early)[: max(0, len(early) - len(others))]
+        learned, tested = np.concatenate([kept, others]), half_L == half
+        beside_LK[tested] = _squared_errors(inputs_ND, targets_NK, learned, late[tested])
+    gain_LK = before_LK - beside_LK
+    errors_K = [_standard_error(gain_L, group_N[late]) for gain_L in gain_LK.T]
+    gain_K = gain_LK.mean(0)
+    return gain_K, beside_LK.mean(0), gain_K / np.maximum(errors_K, 1e-12)
+
+
 def _squared_errors(
     inputs_ND: Numbers, targets_NK: Numbers, learned: Rows, tested: Rows
 ) -> Numbers:
@@ -100,23 +131,32 @@ def _squared_errors(
     return np.asarray((targets_NK[tested] - predicted_TK) ** 2)
 
 
-def _inputs(spec: TransitionSpec, transitions: Sequence[Transition], learned: Rows) -> Numbers:
+def _inputs(
+    spec: TransitionSpec, transitions: Sequence[Transition], late_N: NDArray[np.bool_]
+) -> Numbers:
     """Standardised numbers, their squares, and one-hot labels, ``[N, D]``; texts are left out."""
     columns: list[Numbers] = []
     for column in input_columns(spec, transitions):
         if len(columns) >= _MOST_INPUTS:
             break
-        if column.is_number:
-            standard_N = _standardised(column.values, learned)
+        if not column.is_number:
+            columns += _indicators(column)
+        elif not _counts_time(column.values, late_N):
+            standard_N = _standardised(column.values)
             columns += [standard_N, standard_N**2]
-        else:
-            columns += _indicators(column, learned)
     return np.stack(columns or [np.zeros(len(transitions))], axis=1)
 
 
-def _targets(
-    spec: TransitionSpec, transitions: Sequence[Transition], learned: Rows
-) -> tuple[list[str], Numbers]:
+def _counts_time(values: Numbers, late_N: NDArray[np.bool_]) -> bool:
+    """Whether most of the newest rows lie outside the range of the older ones."""
+    early, late = values[~late_N], values[late_N]
+    early = early[~np.isnan(early)]
+    if not early.size:
+        return False
+    return bool(((late < early.min()) | (late > early.max())).mean() > 0.5)
+
+
+def _targets(spec: TransitionSpec, transitions: Sequence[Transition]) -> tuple[list[str], Numbers]:
     """Titles of the target columns, and their standardised values ``[N, K]``.
 
     Of a number that the observation has as well, the change counts; a label has a column each.
@@ -130,26 +170,26 @@ def _targets(
     for column in target_columns(spec, transitions):
         if column.is_number:
             start = before.get(column.title, 0.0)
-            found = [_standardised(column.values - start, learned)]
+            found = [_standardised(column.values - start)]
         else:
-            found = [*_indicators(column, learned)]
+            found = [*_indicators(column)]
         titles += [column.title] * len(found)
         columns += found
     return titles, np.stack(columns, axis=1)
 
 
-def _standardised(values: Numbers, learned: Rows) -> Numbers:
-    """*values* by the statistics of the rows *learned*, clipped; missing becomes 0."""
-    known = values[learned][~np.isnan(values[learned])]
+def _standardised(values: Numbers) -> Numbers:
+    """*values* with mean 0 and deviation 1, clipped; missing becomes 0."""
+    known = values[~np.isnan(values)]
     if not known.size or not known.std():
         return np.zeros(len(values))
     standard = np.clip((values - known.mean()) / known.std(), -_CLIP, _CLIP)
     return np.asarray(np.nan_to_num(standard, nan=0.0))
 
 
-def _indicators(column: Column, learned: Rows) -> Iterator[Numbers]:
+def _indicators(column: Column) -> Iterator[Numbers]:
     """Whether each row has a label, for the most frequent ones that recur."""
-    labels, counts = np.unique(column.values[learned], return_counts=True)
+    labels, counts = np.unique(column.values, return_counts=True)
     for place in np.argsort(-counts)[:_MOST_LABELS]:
         if counts[place] > 1:
             yield (column.values == labels[place]).astype(np.float64)

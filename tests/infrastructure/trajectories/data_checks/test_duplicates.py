@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from infrastructure.agent_contract.transition import Discrete, Text, Transition, TransitionSpec
+from infrastructure.agent_contract.transition import Box, Discrete, Text, Transition, TransitionSpec
 from infrastructure.trajectories import split_rows
 from infrastructure.trajectories.data_checks import duplicates
 from infrastructure.trajectories.data_checks.duplicates import find_duplicates
@@ -137,3 +137,23 @@ def test_of_many_rows_all_copies_of_some_are_compared(spec, record_noise, monkey
     assert 200 < found.figures["held_out"] < 400
     assert found.figures["repeated"] > 0.5 * found.figures["held_out"]
     assert find(spec, record_noise(4000)).finding is None
+
+
+def test_inputs_of_few_values_repeat_by_chance():
+    spec = TransitionSpec(
+        observation={"first": Box(), "second": Box(), "third": Box()},
+        action={"side": Discrete(values=("a", "b"))},
+        targets={"y": Discrete(values=("no", "yes"))},
+    )
+    for seed in range(10):
+        generator = random.Random(seed)
+        rows = [
+            Transition(
+                group=f"g{number // 8}",
+                observation={name: float(generator.randrange(10)) for name in spec.observation},
+                action={"side": generator.choice("ab")},
+                next_observation={"y": ("no", "yes")[generator.random() < 0.5]},
+            )
+            for number in range(800)
+        ]
+        assert find(spec, rows).finding is None, seed

@@ -50,6 +50,26 @@ def test_what_does_not_depend_on_time_is_not_named(check):
     assert check(SPEC, shuffled) == []
 
 
+def test_rare_sales_of_whole_days_beside_a_clock_are_not_named(check):
+    """A regression on a clock extrapolates, and few days with sales seem to prove it wrong."""
+    spec = replace(SPEC, observation={"size": Box(), "clock": Box()})
+    for seed in range(8):
+        generator = random.Random(seed)
+        sold = {f"day {day}": generator.random() < 0.02 for day in range(100)}
+        rows = [
+            replace(
+                row,
+                observation={**row.observation, "clock": float(number)},
+                next_observation={
+                    **row.next_observation,
+                    "sold": "yes" if sold[row.group] else "no",
+                },
+            )
+            for number, row in enumerate(market(rows=1000, seed=seed))
+        ]
+        assert check(spec, rows) == []
+
+
 def test_few_groups_tell_nothing(check):
     assert check(SPEC, market(rows=300, inflation=5.0)) == []
 
