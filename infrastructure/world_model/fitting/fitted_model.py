@@ -24,10 +24,11 @@ from infrastructure.world_model.distributions import (
     shrink_to_base_rate,
 )
 from infrastructure.world_model.distributions.averaging import average_rows, replace_rows
+from infrastructure.world_model.distributions.cross_validation import NEEDED_ERRORS
 from infrastructure.world_model.distributions.policy_shift import policy_shift_warning
 from infrastructure.world_model.distributions.predictive import blend_target
 from infrastructure.world_model.fitting.linear_fit import fit_linear
-from infrastructure.world_model.fitting.scoring import selection_loss, target_loss
+from infrastructure.world_model.fitting.scoring import evidence, selection_loss, target_loss
 from infrastructure.world_model.fitting.training_data import TrainingData
 from infrastructure.world_model.networks import LinearNetwork
 
@@ -71,10 +72,10 @@ class FittedModel:
     @property
     def family(self) -> Family:
         """Family that the weights stand for."""
-        distinct = set(self.weights.values())
-        if distinct == {_LINEAR}:
-            return "linear"
-        return "ensemble" if distinct == {_ENSEMBLE} else "blend"
+        firsts, seconds = zip(*self.weights.values(), strict=True)
+        if any(firsts) == any(seconds):
+            return "blend"
+        return "ensemble" if any(firsts) else "linear"
 
     @property
     def ensemble_weight(self) -> float:
@@ -174,6 +175,7 @@ def fit_candidates(
     """Fit the linear baseline, the blend's weights and each family's calibration.
 
     Weights and calibrations are fitted on the calibration groups; the test groups are not read.
+    Where a family hardly beats the base rate, that takes a share of it.
 
     Args:
         ensemble: Trained network; is moved to the CPU.
@@ -187,7 +189,12 @@ def fit_candidates(
         second = predictive_distributions(linear(inputs), data.codec, rows)
     base = base_rate_distributions(data.codec, rows)
 
-    def fit(weights: BlendWeights) -> FittedModel:
+    def fit(chosen: BlendWeights) -> FittedModel:
+        mixed = blend(first, second, base, chosen)
+        weights = {
+            name: _shrunk(pair, evidence(mixed[name], base[name], name, part, data.codec))
+            for name, pair in chosen.items()
+        }
         raw = blend(first, second, base, weights)
         calibration = Calibration.fit(raw, part.outcomes, data.codec, part.groups)
         calibrated = calibration.apply(raw, data.codec)
@@ -221,7 +228,7 @@ def _choose_weights(
     """Choose the weights of target *name* with the lowest `target_loss`.
 
     First the shares of ensemble and linear model, then that of the base rate. On few rows a prior
-    favours equal shares and no base rate.
+    favours equal shares and no base rate; see `_shrunk` for what is not certain.
     """
     part = data.calibration
     prior = _WEIGHT_PRIOR_ROWS / len(part.features)
@@ -235,6 +242,21 @@ def _choose_weights(
         key=lambda share: loss((first * share, (1 - first) * share)) + prior * (1 - share) ** 2,
     )
     return first * kept, (1 - first) * kept
+
+
+def _shrunk(weights: tuple[float, float], evidence: float) -> tuple[float, float]:
+    """Shrink *weights* towards the base rate by a factor like James and Stein's, to a tenth.
+
+    Nothing is left at half a standard error, which other corrections need as well, and all from
+    2.3 on.
+
+    Args:
+        evidence: Gain over the base rate in standard errors.
+    """
+    if evidence <= NEEDED_ERRORS:
+        return 0.0, 0.0
+    share = round(1.0 - (NEEDED_ERRORS / evidence) ** 2, 1)
+    return weights[0] * share, weights[1] * share
 
 
 def select_family(candidates: Mapping[Family, FittedModel], data: TrainingData) -> Family:

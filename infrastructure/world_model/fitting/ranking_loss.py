@@ -39,11 +39,6 @@ def number_states(transitions: Sequence[Transition]) -> Tensor:
     return torch.tensor(states, dtype=torch.int64)
 
 
-def count_rankable_states(succeeded_N: Tensor, state_N: Tensor) -> int:
-    """Count the states in which one action succeeded and another did not."""
-    return int(_is_rankable(succeeded_N, state_N, _count(state_N)).sum())
-
-
 def ranking_nll(log_odds_N: Tensor, succeeded_N: Tensor, state_N: Tensor) -> Tensor:
     """Return the mean over rankable states of ``-log(share of the odds on successes)``, ``[]``.
 
@@ -54,13 +49,18 @@ def ranking_nll(log_odds_N: Tensor, succeeded_N: Tensor, state_N: Tensor) -> Ten
         succeeded_N: Observed success, bool.
         state_N: Numbers from `number_states`.
     """
-    states = _count(state_N)
-    rankable_S = _is_rankable(succeeded_N, state_N, states)
+    nll_S, rankable_S = ranking_nlls(log_odds_N, succeeded_N, state_N)
     if not bool(rankable_S.any()):
         return log_odds_N.sum() * 0.0
+    return nll_S[rankable_S].mean()
+
+
+def ranking_nlls(log_odds_N: Tensor, succeeded_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``-log(share of the odds on successes)`` and whether it is rankable, by state."""
+    states = _count(state_N)
     total_S = _logsumexp(log_odds_N, state_N, states)
     succeeded_S = _logsumexp(log_odds_N.where(succeeded_N, _NEVER), state_N, states)
-    return (total_S - succeeded_S)[rankable_S].mean()
+    return total_S - succeeded_S, _is_rankable(succeeded_N, state_N, states)
 
 
 def _count(state_N: Tensor) -> int:

@@ -22,14 +22,14 @@ from infrastructure.world_model.distributions.calibration import tempered_nll
 from infrastructure.world_model.distributions.metrics import (
     auroc,
     categorical_nll,
+    clustered_standard_error,
     coverage,
     expected_calibration_error,
 )
 from infrastructure.world_model.fitting.ranking_loss import (
     MIN_RANKABLE_STATES,
     RANKING_WEIGHT,
-    count_rankable_states,
-    ranking_nll,
+    ranking_nlls,
 )
 from infrastructure.world_model.fitting.training_data import DataPart, TrainingData
 
@@ -69,7 +69,9 @@ def selection_loss(predicted: TargetDistributions, part: DataPart, codec: Target
     """Return the criterion of model selection: mean `row_nll` plus weighted `ranking_nll`."""
     loss = float(row_nll(predicted, part.outcomes, codec).mean())
     success = codec.success_label
-    return loss if success is None else loss + _ranking_loss(predicted[success[0]], part, codec)
+    if success is None:
+        return loss
+    return loss + float(_ranking_share(predicted[success[0]], part, codec, success[0]).mean())
 
 
 def target_loss(
@@ -80,26 +82,66 @@ def target_loss(
     Args:
         distribution: Predictions of *part*, not calibrated.
     """
+    loss_N = _calibrated_nll(distribution, name, part, codec)
+    return float((loss_N + _ranking_share(distribution, part, codec, name)).mean())
+
+
+def evidence(
+    distribution: TargetDistribution,
+    base: TargetDistribution,
+    name: str,
+    part: DataPart,
+    codec: TargetCodec,
+) -> float:
+    """Return the gain of target *name* over the base rate, in standard errors of that gain.
+
+    Both are scored as by `target_loss`.
+    """
+    losses = [
+        _calibrated_nll(each, name, part, codec) + _ranking_share(each, part, codec, name)
+        for each in (base, distribution)
+    ]
+    gain_N = losses[0] - losses[1]
+    step = -(-len(part.groups) // len(gain_N))
+    error = clustered_standard_error(gain_N, part.groups[::step])
+    return float(gain_N.mean()) / max(error, 1e-12)
+
+
+def _calibrated_nll(
+    distribution: TargetDistribution, name: str, part: DataPart, codec: TargetCodec
+) -> Tensor:
+    """Negative log-likelihood, ``[N]``, with scale and tail or temperature fitted to *part*.
+
+    Of many rows, evenly spaced ones are taken.
+    """
     outcome = part.outcomes[name]
     if isinstance(distribution, BoxDistribution):
         nll_NC = fit_scale_and_tail(distribution, outcome)
-        return float(codec.standardisers[name].select_kept(nll_NC).mean())
-    return tempered_nll(distribution, outcome) + _ranking_loss(distribution, part, codec, name)
+        return codec.standardisers[name].select_kept(nll_NC).mean(1)
+    return tempered_nll(distribution, outcome)
 
 
-def _ranking_loss(
-    distribution: TargetDistribution, part: DataPart, codec: TargetCodec, name: str | None = None
-) -> float:
-    """Weighted `ranking_nll` of the success target; 0 for others, and with few rankable states."""
-    success = codec.success_label
-    if success is None or name not in (None, success[0]):
-        return 0.0
-    succeeded_N = part.outcomes[success[0]] == success[1]
-    rankable = count_rankable_states(succeeded_N, part.states)
-    if not isinstance(distribution, DiscreteDistribution) or rankable < MIN_RANKABLE_STATES:
-        return 0.0
-    log_odds_N = distribution.log_odds(success[1])
-    return RANKING_WEIGHT * float(ranking_nll(log_odds_N, succeeded_N, part.states))
+def _ranking_share(
+    distribution: TargetDistribution, part: DataPart, codec: TargetCodec, name: str
+) -> Tensor:
+    """Weighted `ranking_nll` of the success target, as shares of the rows, whose mean it is.
+
+    The first row of a state has the state's share. 0, ``[1]``, for other targets, and with few
+    rankable states.
+    """
+    success, none = codec.success_label, torch.zeros(1, dtype=torch.float64)
+    if success is None or name != success[0] or not isinstance(distribution, DiscreteDistribution):
+        return none
+    succeeded_N, state_N = part.outcomes[success[0]] == success[1], part.states
+    nll_S, rankable_S = ranking_nlls(distribution.log_odds(success[1]), succeeded_N, state_N)
+    rankable = int(rankable_S.sum())
+    if rankable < MIN_RANKABLE_STATES:
+        return none
+    first_S = torch.full_like(rankable_S, len(state_N), dtype=torch.int64)
+    first_S = first_S.scatter_reduce(0, state_N, torch.arange(len(state_N)), "amin")
+    share_N = torch.zeros(len(state_N), dtype=torch.float64)
+    share_N[first_S[rankable_S]] = nll_S[rankable_S].double()
+    return share_N * (RANKING_WEIGHT * len(state_N) / rankable)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,7 +37,7 @@ def test_each_family_has_its_weight(candidates):
         "blend": "blend",
     }
     assert set(candidates["linear"].weights.values()) == {(0.0, 1.0)}
-    assert set(candidates["ensemble"].weights.values()) == {(1.0, 0.0)}
+    assert {second for _, second in candidates["ensemble"].weights.values()} == {0.0}
     assert candidates["blend"].weights.keys() == {"outcome", "x", "reward"}
 
 
@@ -110,6 +110,27 @@ def test_each_target_takes_the_model_that_is_right_about_it():
     for target, right in (("line", "linear"), ("bend", "ensemble")):
         skill = {family: metrics[f"{target}.nll_skill"] for family, metrics in losses.items()}
         assert skill["blend"] > skill[right] - 0.02
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_no_input_tells_anything_the_base_rate_answers(seed):
+    generator = random.Random(seed)
+    rows = [
+        replace(row, next_observation={"bend": str(generator.random() < 0.5), "line": 0.0})
+        for row in _two_targets(300)
+    ]
+    spec = TransitionSpec(
+        observation={"x": Box(shape=(2,))},
+        action={},
+        targets={"bend": Discrete(values=("False", "True"))},
+        success=("bend", "True"),
+    )
+    data = prepare_training_data(spec, rows)
+    candidates = fit_candidates(data, _KnowsTheProduct())
+    model = candidates[select_family(candidates, data)]
+    assert candidates["ensemble"].weights["bend"] == (0.0, 0.0)
+    stated = model.predict(data.test.features)["bend"].probabilities
+    assert (stated - torch.tensor(data.codec.frequencies["bend"])).abs().max() < 0.1
 
 
 def test_recorded_transitions_are_predicted_from_observation_and_action(candidates, data):

@@ -7,7 +7,7 @@ import torch
 from infrastructure.agent_contract.transition import Box, Discrete, Text, Transition, TransitionSpec
 from infrastructure.world_model.distributions.predictive import predictive_distributions
 from infrastructure.world_model.fitting.linear_fit import _outputs, fit_linear
-from infrastructure.world_model.fitting.ranking_loss import count_rankable_states
+from infrastructure.world_model.fitting.ranking_loss import ranking_nlls
 from infrastructure.world_model.fitting.training_data import prepare_training_data
 from infrastructure.world_model.networks.network import LinearNetwork, NetworkShape
 
@@ -70,7 +70,9 @@ def test_it_ranks_actions_even_if_states_differ_more_than_actions():
         success=("label", "yes"),
     )
     data = prepare_training_data(spec, transitions)
-    assert count_rankable_states(data.train.outcomes["label"] == 1, data.train.states) > 50
+    succeeded = data.train.outcomes["label"] == 1
+    rankable = ranking_nlls(torch.zeros(len(succeeded)), succeeded, data.train.states)[1]
+    assert int(rankable.sum()) > 50
     network = fit_linear(data)
     observations = [{"x": (1.0, 1.0)}] * 3
     features = data.encoder.encode(observations, [{"good": g} for g in (-1.0, 0.0, 1.0)])

@@ -5,9 +5,9 @@ import torch
 
 from infrastructure.agent_contract.transition import Transition
 from infrastructure.world_model.fitting.ranking_loss import (
-    count_rankable_states,
     number_states,
     ranking_nll,
+    ranking_nlls,
 )
 
 
@@ -29,7 +29,7 @@ def test_only_states_with_success_and_failure_count():
     odds = torch.tensor([0.0, 0.0, 0.0, 5.0, 7.0, 1.0])
     succeeded = torch.tensor([True, False, False, True, True, False])
     state = torch.tensor([0, 0, 0, 1, 1, 2])
-    assert count_rankable_states(succeeded, state) == 1
+    assert ranking_nlls(odds, succeeded, state)[1].tolist() == [True, False, False]
     assert float(ranking_nll(odds, succeeded, state)) == pytest.approx(math.log(3.0))
 
 
