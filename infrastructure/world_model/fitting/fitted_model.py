@@ -253,7 +253,7 @@ def _shrunk(weights: tuple[float, float], evidence: float) -> tuple[float, float
     Args:
         evidence: Gain over the base rate in standard errors.
     """
-    if evidence <= NEEDED_ERRORS:
+    if not evidence > NEEDED_ERRORS:  # NaN of a network that diverged, too
         return 0.0, 0.0
     share = round(1.0 - (NEEDED_ERRORS / evidence) ** 2, 1)
     return weights[0] * share, weights[1] * share

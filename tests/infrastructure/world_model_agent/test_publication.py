@@ -273,7 +273,9 @@ def test_a_prior_without_a_finite_likelihood_is_replaced(
         for network in (twin.fitted_model.ensemble, twin.fitted_model.linear):
             for parameter in network.parameters():
                 parameter.fill_(math.nan)
-    twin.save(folder / "twin")
+    fitted = twin.fitted_model
+    halves = dict.fromkeys(fitted.weights, (0.5, 0.5))
+    WorldModel.from_fitted(replace(fitted, weights=halves), {}).save(folder / "twin")
     index = json.loads((folder / "prior.json").read_text())
     files = [path for which in ("model", "twin") for path in (folder / which).iterdir()]
     index["files"] = {
