@@ -423,7 +423,7 @@ class WorldModel:
         """
         model = self._fitted("rolling out")
         check_count("particles", particles, least=0)
-        if not isinstance(observation, Sequence):  # start() refuses what is no mapping
+        if not isinstance(observation, Sequence):
             observation = [observation]
         noise = torch.Generator().manual_seed(seed) if particles else None
         with _one_thread():
