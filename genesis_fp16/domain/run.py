@@ -12,7 +12,7 @@ from typing import Literal
 from infrastructure.events.event import PartStats
 
 MAX_BACKOFF_SECONDS = 3600.0
-DISK_FULL_BACKOFF_SECONDS = 300.0  # longest wait for room on a full disk
+LONGEST_WAIT_SECONDS = 300.0  # for room on a full disk, or another machine
 Outcome = Literal["done", "no_data", "stopped", "disk_full", "failed", "misconfigured"]
 EXIT_CODES: Mapping[Outcome, int] = {  # of a worker, by the outcome it reports
     "done": os.EX_OK,
@@ -242,9 +242,9 @@ def resolve_ending(
 
     1. Exit code 0: succeeded, and 66: no data, even where a stop was under way. 2. Exit code 78:
     failed, never retried. 3. Cancelled; out of time. 4. Stopped for one of `_NO_FAILURE`: queued at
-    once, and not counted as a failure. 5. The disk was full: queued after a backoff that doubles
-    with each of the run's *attempts* up to `DISK_FULL_BACKOFF_SECONDS`, and not counted. 6. Exit
-    code 75: queued after the backoff, and not counted. 7. Anything else failed: queued with
+    once, and not counted as a failure. 5. The disk was full, or exit code 75, as of a
+    machine that is taken away: queued after a backoff that doubles with each of the run's
+    *attempts* up to `LONGEST_WAIT_SECONDS`, and not counted. 6. Anything else failed: queued with
     exponential backoff until the attempts are used up, then ``timed_out``, ``crashed`` (by a
     signal) or ``failed``.
 
@@ -264,11 +264,9 @@ def resolve_ending(
             transition = RunTransition(state=RunState.TIMED_OUT, failed=True)
         case Ending(cause=cause) if cause in _NO_FAILURE:
             transition = RunTransition(state=RunState.QUEUED)
-        case Ending(disk_full=True):
-            delay = min(_doubled(policy.backoff_seconds, attempts - 1), DISK_FULL_BACKOFF_SECONDS)
+        case Ending(disk_full=True) | Ending(exit_code=os.EX_TEMPFAIL, cause=None):
+            delay = min(_doubled(policy.backoff_seconds, attempts - 1), LONGEST_WAIT_SECONDS)
             transition = RunTransition(state=RunState.QUEUED, delay_seconds=delay)
-        case Ending(exit_code=os.EX_TEMPFAIL, cause=None):
-            transition = RunTransition(state=RunState.QUEUED, delay_seconds=policy.backoff_seconds)
         case _ if failures + 1 >= policy.max_attempts:
             transition = RunTransition(state=_exhausted(ending), failed=True)
         case _:

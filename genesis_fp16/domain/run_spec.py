@@ -125,6 +125,8 @@ class RunSpec(BaseModel):
         keep_models: Number of versions of the published model to keep.
         keep_fp32: Modules that stay in FP32, besides those of the job.
         fp32_head: Whether a policy's output head stays in FP32, too, on all sides.
+        preemption_file: File whose appearance announces the end of the machine; None for none.
+        preemption_url: URL that announces it, see `genesis_fp16.worker.preemption`; None for none.
         settings: Raw settings of the agent, validated by its ``settings_model``.
     """
 
@@ -157,6 +159,8 @@ class RunSpec(BaseModel):
     task: Task = "train"
     lab: LabRequest | None = None
     profile: ProfileRequest | None = None
+    preemption_file: Path | None = None
+    preemption_url: str | None = None
     settings: dict[str, JsonValue]
 
     @model_validator(mode="before")

@@ -23,6 +23,7 @@ from genesis_fp16.executors.base import ExitStatus, Handle
 from genesis_fp16.executors.job_files import read_order, revoke
 from genesis_fp16.executors.spare import SPARE_COMMAND, SpareWorker
 from genesis_fp16.settings.source import child_environment
+from genesis_fp16.system.memory_kills import MemoryKills
 from genesis_fp16.system.permissions import write_private
 from genesis_fp16.system.processes import kill, living_descendants, started_with
 from infrastructure.events import Command
@@ -219,6 +220,7 @@ class _Child:
 
     def __init__(self, process: subprocess.Popen[bytes], token: str) -> None:
         self._process, self.token = process, token
+        self._memory_kills = MemoryKills.now()
         self.pid = process.pid
         self._pending = bytearray()
         self._writing = threading.Lock()
@@ -261,7 +263,13 @@ class _Child:
         if self._process.stdin is not None:
             with self._writing:
                 self._process.stdin.close()
-        return ExitStatus(exit_code=code) if code >= 0 else ExitStatus(signal=-code)
+        if code >= 0:
+            return ExitStatus(exit_code=code)
+        words = ""
+        if -code == signal.SIGKILL:
+            remedy = "give the daemon's unit or machine more memory, or train smaller batches"
+            words = self._memory_kills.explain(MemoryKills.now(), remedy)
+        return ExitStatus(signal=-code, error=words)
 
 
 def _started_at(pid: int) -> float:

@@ -50,6 +50,14 @@ _TEMPORARY = (  # in the output of a command that may succeed later
     "transport endpoint",
     "munge",
 )
+_REMEDIES = {  # by the state in which a job ended
+    "OUT_OF_MEMORY": "OOMKilled: raise GENESIS_JOB_MEMORY_MIB",
+    "PREEMPTED": "a job of higher priority took its place; it goes on when there is room",
+    "NODE_FAIL": "its node was lost; it goes on elsewhere",
+    "BOOT_FAIL": "its node did not start; it goes on elsewhere",
+    "TIMEOUT": "it took longer than GENESIS_JOB_MINUTES or the partition's limit",
+    "DEADLINE": "it took longer than GENESIS_JOB_MINUTES or the partition's limit",
+}
 _DRAINS = re.compile(r"drain|drng|maint|fail", re.IGNORECASE)
 
 
@@ -95,9 +103,9 @@ class SlurmEngine:
         if wanted.memory_mib is not None:
             arguments.append(f"--mem={wanted.memory_mib}M")
         if wanted.minutes is not None:
-            lead = round(job.stop_seconds + SIGNAL_LEAD_SECONDS)
-            arguments += [f"--time={wanted.minutes}", f"--signal=B:TERM@{lead}"]
-        return [*arguments, *self._options]
+            arguments.append(f"--time={wanted.minutes}")
+        lead = round(job.stop_seconds + SIGNAL_LEAD_SECONDS)  # a partition has limits, too
+        return [*arguments, f"--signal=B:TERM@{lead}", *self._options]
 
     def statuses(self, jobs: Sequence[JobRef]) -> Mapping[str, JobStatus]:
         """Status of each of *jobs*, by one squeue for all; a node that drains is a reason to leave.
@@ -195,7 +203,9 @@ def _status(state: str, reason: str, drained: str) -> JobStatus:
         return JobStatus(state=JobState.RUNNING, leave=drained if state == "RUNNING" else "")
     if state == "COMPLETED":
         return JobStatus(state=JobState.SUCCEEDED)
-    return JobStatus(state=JobState.FAILED, reason=f"{state} {reason}".strip())
+    words = f"{state} {reason}".strip()
+    remedy = _REMEDIES.get(state)
+    return JobStatus(state=JobState.FAILED, reason=f"{words}; {remedy}" if remedy else words)
 
 
 def _check_version() -> Finding:

@@ -66,6 +66,8 @@ def spec_of_settings(settings: Settings, agent: str) -> dict[str, Any]:
         "keep_models": settings.for_agent(agent).keep_models or settings.keep_models,
         "keep_fp32": settings.for_agent(agent).fp32_modules,
         "fp32_head": bool(preset is not None and preset.fp32_head),
+        "preemption_file": settings.preemption_file,
+        "preemption_url": settings.preemption_url,
         "settings": settings.for_agent(agent).settings,
     }
 

@@ -176,6 +176,10 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     """Memory of a job in MiB; empty: the engine's default."""
     job_minutes: Hot[OrEmpty[Count]] = None
     """Minutes after which the engine may end a job; empty: the engine's default."""
+    preemption_file: TokenFile = None
+    """File whose appearance on a worker's machine announces that it is taken away; empty: none."""
+    preemption_url: OrEmpty[Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]] = None
+    """URL that announces it, as clouds' metadata services do; docs/how-to/executors.md."""
     slurm_options: Options = ""
     """More options of sbatch, for example --partition=gpu --account=lab."""
     ray_address: RayAddress = "http://127.0.0.1:8265"

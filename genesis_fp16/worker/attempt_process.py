@@ -19,6 +19,7 @@ import faulthandler
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -36,9 +37,10 @@ from genesis_fp16.worker.channel import (
 )
 from genesis_fp16.worker.exit_report import drop_output_on_full_disk, exit_process
 from genesis_fp16.worker.outcome import run_attempt
+from genesis_fp16.worker.preemption import watch
 from infrastructure.events import EventWriter
 from infrastructure.events.command import Stop
-from infrastructure.events.event import BaseEvent
+from infrastructure.events.event import BaseEvent, Notice
 from infrastructure.torch_internals.compiler_import import defer_compiler_import
 
 
@@ -65,8 +67,10 @@ def main() -> None:
         def stop(number: int, _frame: FrameType | None) -> None:
             inbox.put(Stop(reason=signal.Signals(number).name))
 
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, stop)
+        if not rank:
+            watch(spec.preemption_file, spec.preemption_url, partial(_leave, events, inbox))
         finished = run_attempt(spec, emit, inbox)
         code = EXIT_CODES[finished.outcome]
         if rank is not None and finished.outcome in ("stopped", "no_data"):
@@ -78,6 +82,19 @@ def main() -> None:
         if not written:  # without its last event the attempt does not count as done
             code = code or os.EX_TEMPFAIL
     exit_process(code)
+
+
+def _leave(events: EventWriter, inbox: CommandInbox, notice: str) -> None:
+    """Checkpoint and end: the machine will be taken away."""
+    remedy = "the run goes on from its checkpoint elsewhere"
+    events(
+        Notice(
+            level="warning",
+            event="preemption_noticed",
+            fields={"notice": notice, "consequence": remedy},
+        )
+    )
+    inbox.put(Stop(reason=notice))
 
 
 def _discard(_event: BaseEvent) -> None:

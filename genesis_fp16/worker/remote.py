@@ -42,6 +42,7 @@ from genesis_fp16.domain.remote_attempt import (
     Result,
 )
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
+from genesis_fp16.system.memory_kills import MemoryKills
 from genesis_fp16.system.processes import become_subreaper, die_with_parent, kill_descendants
 from infrastructure.events import COMMAND_ADAPTER, EventWriter, read_events
 from infrastructure.events.command import Stop
@@ -119,12 +120,13 @@ class Launcher:
         self._pending = bytearray()
         self._kill_at = self._stop_at = float("inf")
         self._signals: list[str] = []
+        self._memory_kills = MemoryKills.now()
         self.stop_reason = ""
 
     def run(self) -> None:
         """Start the worker, follow it to its end and write the result."""
         become_subreaper()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(number, self._note_signal)
         began = self._clock()
         self._stop_at = began + self._order.run_seconds
@@ -233,7 +235,11 @@ class Launcher:
             exit_code, number = os.EX_TEMPFAIL, None
             with suppress(OSError), EventWriter(self._spec.events_path) as emit:
                 emit(Finished(outcome="stopped", error=""))
-        self._write_result(exit_code, number)
+        words = ""
+        if number == signal.SIGKILL:
+            remedy = "raise GENESIS_JOB_MEMORY_MIB, or train smaller batches"
+            words = self._memory_kills.explain(MemoryKills.now(), remedy)
+        self._write_result(exit_code, number, words)
 
     def _has_reported(self) -> bool:
         try:

@@ -28,6 +28,17 @@ from genesis_fp16.executors.remote import (
 
 REQUEST = "genesis_request"  # metadata of a job: what was asked for, to ask for it again
 START_TIMEOUT = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
+_REMEDIES = (  # what Ray says of a job that it lost, to the remedy
+    (
+        re.compile("OutOfMemory|out of memory|memory monitor|OOM", re.I),
+        "OOMKilled: raise GENESIS_JOB_MEMORY_MIB",
+    ),
+    (re.compile("preempt|drain", re.I), "its node was taken away; it goes on elsewhere"),
+    (
+        re.compile("node[^.]*(died|dead|lost|terminated|removed)", re.I),
+        "its node was lost; it goes on elsewhere",
+    ),
+)
 _Machines: TypeAlias = Callable[[], list[Mapping[str, float]]]
 STATES = {
     "PENDING": JobState.WAITING,
@@ -158,7 +169,10 @@ class _Job(BaseModel):
     def failure(self) -> str:
         """Why it failed, without the log, the traceback and the indented details that follow."""
         text = re.split(", last available logs| Full traceback:", self.message or "")[0]
-        return " ".join(line for line in text.splitlines() if not line.startswith("\t"))[:300]
+        words = " ".join(line for line in text.splitlines() if not line.startswith("\t"))[:300]
+        told = f"{self.error_type or ''} {self.message or ''}"
+        remedy = next((each for what, each in _REMEDIES if what.search(told)), "")
+        return f"{words}; {remedy}" if remedy else words
 
     @property
     def request(self) -> dict[str, Any]:

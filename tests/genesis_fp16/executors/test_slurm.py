@@ -6,7 +6,7 @@ import pytest
 
 from genesis_fp16.executors import ExitStatus
 from genesis_fp16.executors.remote import EngineError, JobRef, JobState
-from genesis_fp16.executors.slurm import SlurmEngine
+from genesis_fp16.executors.slurm import SlurmEngine, _status
 from tests.genesis_fp16.executors.contract import EngineContract
 from tests.genesis_fp16.executors.slurm_cluster import SlurmCluster
 
@@ -128,3 +128,19 @@ def test_the_check_says_that_no_node_takes_jobs_and_not_that_options_are_wrong(
     version, nodes = SlurmEngine().check()
     assert version.ok
     assert (nodes.ok, nodes.what) == (False, "no node takes jobs: n1 is drained")
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        ("OUT_OF_MEMORY", "GENESIS_JOB_MEMORY_MIB"),
+        ("PREEMPTED", "when there is room"),
+        ("NODE_FAIL", "elsewhere"),
+        ("TIMEOUT", "GENESIS_JOB_MINUTES"),
+    ],
+)
+def test_last_words_have_a_remedy(state: str, remedy: str) -> None:
+    status = _status(state, "(NonZeroExitCode)", "")
+    assert status.state is JobState.FAILED
+    assert state in status.reason
+    assert remedy in status.reason

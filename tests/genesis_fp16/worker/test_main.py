@@ -104,6 +104,25 @@ def test_auto_is_measured_in_the_run_and_kept_for_the_next_attempt(
     assert [event.state for event in second.of(PrecisionChanged)] == [state]
 
 
+def test_notices_that_the_machine_is_taken_away_lead_to_a_checkpoint(
+    start: Start, tmp_path: Path
+) -> None:
+    """Of a scheduler by a signal, or of a cloud by a file; `test_preemption.py` has the URLs."""
+    slow, notice = {"pause": 0.01, "epochs": 40}, tmp_path / "spot"
+    attempt = start(1, settings=slow, preemption_file=notice)
+    attempt.until(lambda event: isinstance(event, StepStats))
+    notice.touch()
+    assert attempt.end() == 75, attempt.log
+    [told] = [event for event in attempt.of(Notice) if event.event == "preemption_noticed"]
+    assert str(notice) in told.fields["notice"]
+    notice.unlink()
+    second = start(2, settings=slow, preemption_file=notice)
+    second.until(lambda event: isinstance(event, StepStats))
+    assert second.of(Resumed)[0].step == attempt.of(CheckpointSaved)[-1].step
+    os.kill(second.process.pid, signal.SIGUSR1)
+    assert second.end() == 75, second.log
+
+
 def test_stopped_while_training_resumes_on_the_same_data(start: Start) -> None:
     slow = {"pause": 0.01, "epochs": 4}
     first = start(1, settings=slow)

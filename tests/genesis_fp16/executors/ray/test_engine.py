@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from genesis_fp16.executors.ray import RayEngine
-from genesis_fp16.executors.ray.engine import REQUEST
+from genesis_fp16.executors.ray.engine import REQUEST, _Job
 from genesis_fp16.executors.remote import (
     ENGINE_LOG,
     EngineError,
@@ -342,3 +342,19 @@ def test_the_machines_are_asked_for_once_for_all_jobs_that_wait() -> None:
     assert [statuses[name].state for name in "abc"] == [JobState.WAITING] * 3
     assert "cluster has none" in statuses["c"].reason
     assert asked.count("/api/v0/nodes") == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("Task was killed due to the node running low on memory: OutOfMemoryError", "MEMORY_MIB"),
+        ("Job supervisor actor died because its node has died", "was lost"),
+        ("The actor died because its node was preempted", "was taken away"),
+        ("Job entrypoint command failed with exit code 1", ""),
+    ],
+)
+def test_last_words_have_a_remedy(message: str, remedy: str) -> None:
+    job = _Job(submission_id="a", status="FAILED", message=message)
+    assert job.failure.startswith(message)
+    assert remedy in job.failure
+    assert (";" in job.failure) == bool(remedy)
