@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.world_model import ModelFileError, WorldModel
+from infrastructure.world_model.distributions import TargetDistributions
 from infrastructure.world_model.distributions.metrics import clustered_standard_error
 from infrastructure.world_model.fitting import (
+    Family,
     FittedModel,
     TrainingData,
     fit_candidates,
@@ -22,6 +24,7 @@ from infrastructure.world_model.fitting import (
 )
 from infrastructure.world_model.fitting.scoring import PRIMARY, held_out_base_rate, measure, row_nll
 from infrastructure.world_model.model_files import INDEX, BuildNetwork
+from infrastructure.world_model_agent.cross_validation import cross_validate
 from infrastructure.world_model_agent.off_policy import (
     LoggedDecisions,
     OffPolicyCheck,
@@ -34,8 +37,9 @@ Z_95_ONE_SIDED = 1.645
 """Standard errors by which the candidate must beat the base rate: one-sided 95 % confidence."""
 
 Z_FIRST_OF_EXPLORER = 1.0
-"""The same for the first model of an agent that explores. Waiting for more data costs the gain of
-each decision meanwhile; a wrong model costs until the next run, since its choices are tried out."""
+"""The same for the first model of an agent that explores; if the test groups are too few to show
+it, a cross-validation of the linear model over all groups may. Waiting for more data costs the gain
+of each decision meanwhile; a wrong model costs until the next run, as its choices are tried out."""
 
 FEW_SUCCESSES = 30
 """Successes among the test transitions below which they decide nothing."""
@@ -81,35 +85,37 @@ def gate_publication(
         decisions: The agent's log, and what the estimate must show; None for none.
     """
     candidates = fit_candidates(data, ensemble)
-    family = select_family(candidates, data)
-    candidate, test = candidates[family], data.test
-    predicted = predict_all(candidates, test.features)
+    predicted = predict_all(candidates, data.test.features)
     base = held_out_base_rate(data)
-    nll_N, base_N = row_nll(predicted[family], test.outcomes, data.codec), base.rows
-    skill = float((base_N - nll_N).mean())
-    error = clustered_standard_error(base_N - nll_N, test.groups)
+    is_first = prior is None and _is_first_of_explorer(published, data)
+    scored = _score(data, predicted, base.rows, select_family(candidates, data))
+    needed = Z_FIRST_OF_EXPLORER if is_first else Z_95_ONE_SIDED
+    beats_base_rate = scored.skill > needed * scored.error
+    gain = f"by {scored.skill:.4f} nats on held-out groups"
+    checked = cross_validate(data) if is_first and not beats_base_rate else None
+    if checked is not None and checked.gain > needed * checked.error:
+        scored, beats_base_rate = _score(data, predicted, base.rows, "linear"), True
+        gain = f"by {checked.gain:.4f} nats in a cross-validation over {checked.groups} groups"
+    family, candidate, nll_N = scored.family, candidates[scored.family], scored.nll_N
     measured = {
-        name: measure(prediction, test.outcomes, data.codec, base)
+        name: measure(prediction, data.test.outcomes, data.codec, base)
         for name, prediction in predicted.items()
     }
-    skills = {f"{name}.{PRIMARY}": metrics[PRIMARY] for name, metrics in measured.items()}
     metrics = {
         **measured[family],
-        **skills,
-        f"{PRIMARY}_standard_error": error,
-        "nll_standard_error": clustered_standard_error(nll_N, test.groups),
+        **{f"{name}.{PRIMARY}": each[PRIMARY] for name, each in measured.items()},
+        f"{PRIMARY}_standard_error": scored.error,
+        "nll_standard_error": clustered_standard_error(nll_N, data.test.groups),
         "nll_deviation": float(nll_N.std()),
     }
-
-    is_first = prior is None and _is_first_of_explorer(published, data)
-    if not skill > (Z_FIRST_OF_EXPLORER if is_first else Z_95_ONE_SIDED) * error:
+    if not beats_base_rate:
         reason = (
             f"the best candidate ({family}) does not beat the base rate on held-out groups: "
-            f"{skill:+.4f} nats with standard error {error:.4f}, "
-            f"{_what_would_decide(data, skill, error)}"
+            f"{scored.skill:+.4f} nats with standard error {scored.error:.4f}, "
+            f"{_what_would_decide(data, scored.skill, scored.error)}"
         )
         return GateDecision(published=False, reason=reason, candidate=candidate, metrics=metrics)
-    rollout = check_rollouts(candidate, published, test.transitions, build_network)
+    rollout = check_rollouts(candidate, published, data.test.transitions, build_network)
     metrics |= rollout.metrics
     if rollout.problem:
         return GateDecision(
@@ -129,15 +135,18 @@ def gate_publication(
     off_policy = OffPolicyCheck()
     if decisions is not None:
         in_use = _load_comparable(data, published, build_network, shipped)
-        off_policy = check_off_policy(decisions, frozenset(test.groups), candidate, in_use)
+        off_policy = check_off_policy(decisions, frozenset(data.test.groups), candidate, in_use)
         metrics |= off_policy.metrics
     lost = [rival for rival in rivals if not rival.is_beaten]
-    gain = f"{family} beats the base rate by {skill:.4f} nats on held-out groups"
     if lost or off_policy.problem:
         reasons = [f"not better than {rival.text}" for rival in lost]
         reasons += [off_policy.problem or off_policy.text]
     else:
-        reasons = [gain, *(rival.text for rival in rivals), off_policy.text]
+        reasons = [
+            f"{family} beats the base rate {gain}",
+            *(rival.text for rival in rivals),
+            off_policy.text,
+        ]
     is_published = not lost and not off_policy.problem
     return GateDecision(
         published=is_published,
@@ -146,6 +155,34 @@ def gate_publication(
         metrics=metrics,
         beaten_prior=shipped.digest if shipped is not None and is_published else "",
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Score:
+    """How a family predicts the test groups.
+
+    Attributes:
+        nll_N: See `row_nll`.
+        skill: Mean gain over the base rate in nats.
+        error: Its standard error.
+    """
+
+    family: Family
+    nll_N: Tensor
+    skill: float
+    error: float
+
+
+def _score(
+    data: TrainingData,
+    predicted: Mapping[Family, TargetDistributions],
+    base_N: Tensor,
+    family: Family,
+) -> _Score:
+    nll_N = row_nll(predicted[family], data.test.outcomes, data.codec)
+    gain_N = base_N - nll_N
+    error = clustered_standard_error(gain_N, data.test.groups)
+    return _Score(family=family, nll_N=nll_N, skill=float(gain_N.mean()), error=error)
 
 
 def _load_comparable(
