@@ -54,6 +54,24 @@ def delete(
         f"removed {removed.transitions} transitions, {removed.records} records of decisions and "
         f"{removed.caches} caches of {name}"
     )
+    spooled = removed.spooled
+    if spooled.removed:
+        print_line(f"removed {spooled.removed} reports from clients' spools")
+    for file in spooled.in_use:
+        print_line(f"left in {file}: a running client has it; repeat this once it has sent them")
+    for file in spooled.of_others:
+        print_line(f"left in {file}: its reports are for a predictor at another address")
+    for file in spooled.unreadable:
+        print_line(f"not searched: {file}, which this user may not open")
+    print_line(
+        "not searched: clients' spools on other machines, or outside ~/.local/state; the source "
+        "that the agent itself reads"
+    )
+    if removed.predict_servers:
+        print_line(
+            "not searched: disks of predict servers and the bucket of GENESIS_SHARED_URL; repeat "
+            "this once all they hold has arrived, and delete their copies there"
+        )
     for seen in removed.seen_by:
         count = "may have" if seen.transitions is None else f"has {seen.transitions} of them"
         use = ", in use" if seen.in_use else ""

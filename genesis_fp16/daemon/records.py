@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from genesis_fp16.daemon.prediction import SOCKET_NAME
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.plugins.model_versions import ModelVersion, read_versions, version_in_use
 from genesis_fp16.settings import Settings
@@ -19,6 +20,7 @@ from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.agent_contract.run_context import ROWS_FOLDER
 from infrastructure.decisions.log import logs_of
 from infrastructure.decisions.removal import Removal, remove_group
+from infrastructure.decisions.spools import RemovedReports, remove_from_spools
 from infrastructure.files import JsonFileError, read_json
 from infrastructure.trajectories.parquet_segments import ParquetError
 
@@ -57,6 +59,9 @@ class RemovedRecords:
         caches: Number of folders of encoded rows.
         seen_by: Kept versions that have seen removed records, or may have.
         unfinished: Runs under way, which may have read them before.
+        spooled: Reports that waited in clients' spools on this machine.
+        predict_servers: Whether there may be records on the disks of predict servers and in the
+            bucket, which are not reached.
     """
 
     agent: str
@@ -65,6 +70,8 @@ class RemovedRecords:
     caches: int
     seen_by: list[SeenBy]
     unfinished: list[str]
+    spooled: RemovedReports
+    predict_servers: bool
 
 
 def delete_group(
@@ -89,6 +96,7 @@ def delete_group(
             for log in logs_of(folder).values():
                 removal += remove_group(log, folder / "replay", group)
             unfinished = [run.id for run in store.unfinished(agent)]
+            spooled = remove_from_spools(agent, home / SOCKET_NAME, group, removal.decisions)
             caches = _remove_caches(home, store, agent, unfinished)
             seen_by = _seen_by(home, folder, removal)
         except (OSError, ParquetError, JsonFileError, MisconfiguredError) as error:
@@ -100,6 +108,8 @@ def delete_group(
         caches=caches,
         seen_by=seen_by,
         unfinished=unfinished,
+        spooled=spooled,
+        predict_servers=settings.predict_shared,
     )
 
 

@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -64,17 +64,23 @@ class Removal:
     Attributes:
         records: Number of records of the log.
         transitions: Segment of the replay buffer to the offsets of its removed transitions.
+        decisions: Ids of its decisions.
     """
 
     records: int
     transitions: dict[str, list[int]]
+    decisions: set[str] = field(default_factory=set)
 
     def __add__(self, other: Removal) -> Removal:
         """Both; of one replay buffer, from which each removed what the other left."""
         transitions = {name: list(offsets) for name, offsets in self.transitions.items()}
         for name, offsets in other.transitions.items():
             transitions.setdefault(name, []).extend(offsets)
-        return Removal(records=self.records + other.records, transitions=transitions)
+        return Removal(
+            records=self.records + other.records,
+            transitions=transitions,
+            decisions=self.decisions | other.decisions,
+        )
 
     @property
     def count(self) -> int:
@@ -132,6 +138,7 @@ def remove_group(
     return Removal(
         records=sum(map(len, intent.log.values())),
         transitions={name: sorted(offsets) for name, offsets in removed.items()},
+        decisions=ids,
     )
 
 

@@ -157,7 +157,7 @@ class SpoolFile:
         while (line := self._next_line()) is not None:
             if (found := parse_line(line)) is not None:
                 return found
-            self.damaged += 1
+            self.damaged += bool(line.strip())  # a blank one was removed by an operator
         return None
 
     def _next_line(self) -> bytes | None:

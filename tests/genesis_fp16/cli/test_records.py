@@ -63,6 +63,8 @@ def test_a_group_is_removed_and_the_models_that_have_seen_it_are_named(
     assert "version r0" in text and "may have in its training data" in text  # noqa: PT018
     assert "version r1" not in text
     assert f"run {run.id} is under way" in text
+    assert "not searched: clients' spools on other machines" in text
+    assert "predict servers" not in text
     assert rows.exists()
     assert [row.group for row in ReplayBuffer(agent / "replay").read()] == ["customer-8"]
     change = store.overrides.audit()[0]
