@@ -20,6 +20,7 @@ from typing import Any
 from genesis_fp16.models import Mark, load_published, mark_of
 from genesis_fp16.predictor.problems import ProblemError, wrong
 from infrastructure.agent_contract.transition import TransitionSpec
+from infrastructure.trajectories.column_checks import inputs_fit
 from infrastructure.trajectories.schema import Values, input_problem
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.model_files import BuildNetwork
@@ -60,7 +61,7 @@ class ServedModel:
         Raises:
             ProblemError: A field is missing or of a wrong type; it is named.
         """
-        if self.model is None:
+        if self.model is None or inputs_fit(self.model.spec, [observation], actions):
             return
         spec = self.model.spec
         for position, action in enumerate(actions):

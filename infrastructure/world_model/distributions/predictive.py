@@ -83,12 +83,14 @@ def predictive_distributions(
     raw: Mapping[str, Tensor], codec: TargetCodec, rows: int
 ) -> dict[str, TargetDistribution]:
     """Convert raw head outputs, float32; constant targets get their base rates."""
-    predicted = base_rate_distributions(codec, rows)
-    for name in codec.heads:
-        if codec.is_discrete(name):
+    heads, predicted = codec.heads, dict[str, TargetDistribution]()
+    for name in codec.spec.targets:
+        if name not in heads:
+            predicted[name] = _base_rate(codec, name, rows)
+        elif codec.is_discrete(name):
             predicted[name] = _discrete(raw[f"{name}.logits"].double().cpu())
         else:
-            predicted[name] = _box(raw, name, codec, predicted[name])
+            predicted[name] = _box(raw, name, codec, rows)
     return predicted
 
 
@@ -103,26 +105,25 @@ def head_outputs(codec: TargetCodec) -> list[str]:
 
 def base_rate_distributions(codec: TargetCodec, rows: int) -> dict[str, TargetDistribution]:
     """Return the predictions that ignore the input: label frequencies, mean and variance."""
-    predicted: dict[str, TargetDistribution] = {}
+    return {name: _base_rate(codec, name, rows) for name in codec.spec.targets}
+
+
+def _base_rate(codec: TargetCodec, name: str, rows: int) -> TargetDistribution:
+    """Base rate of target *name*; its numbers are computed in Python, which is faster."""
     zeros_N = torch.zeros(rows, dtype=torch.float64)
-    for name in codec.spec.targets:
-        if codec.is_discrete(name):
-            frequencies = torch.tensor(codec.frequencies[name], dtype=torch.float64)
-            predicted[name] = DiscreteDistribution(
-                probabilities=frequencies.expand(rows, -1), epistemic=zeros_N
-            )
-            continue
-        standardiser = codec.standardisers[name]
-        mean = torch.tensor(standardiser.mean, dtype=torch.float64)
-        deviation = torch.tensor(standardiser.scale, dtype=torch.float64)
-        constant = 1e-3 * mean.abs().clamp(min=1.0)
-        deviation = torch.where(torch.tensor(standardiser.kept), deviation, constant)
-        predicted[name] = BoxDistribution(
-            mean=mean.expand(rows, -1),
-            variance=deviation.square().expand(rows, -1),
-            epistemic=zeros_N,
-        )
-    return predicted
+    if codec.is_discrete(name):
+        frequencies = torch.tensor(codec.frequencies[name], dtype=torch.float64)
+        return DiscreteDistribution(probabilities=frequencies.expand(rows, -1), epistemic=zeros_N)
+    standardiser = codec.standardisers[name]
+    dimensions = zip(standardiser.mean, standardiser.scale, standardiser.kept, strict=True)
+    deviations = [
+        scale if varies else 1e-3 * max(1.0, abs(mean)) for mean, scale, varies in dimensions
+    ]
+    variance = torch.tensor([each * each for each in deviations], dtype=torch.float64)
+    mean = torch.tensor(standardiser.mean, dtype=torch.float64)
+    return BoxDistribution(
+        mean=mean.expand(rows, -1), variance=variance.expand(rows, -1), epistemic=zeros_N
+    )
 
 
 def blend(
@@ -183,6 +184,8 @@ def shrink_to_base_rate(
         base: Base rates of the same rows.
         ood_N: Whether the row is out of distribution, bool.
     """
+    if not torch.compiler.is_compiling() and not bool(ood_N.any()):
+        return dict(predicted)
     kept = 1 - OOD_SHRINKAGE
     shrunk: dict[str, TargetDistribution] = {}
     for name, first in predicted.items():
@@ -215,11 +218,7 @@ def _mixture_moments(
     return mean, within + between
 
 
-def _box(
-    raw: Mapping[str, Tensor], name: str, codec: TargetCodec, base: TargetDistribution
-) -> BoxDistribution:
-    if not isinstance(base, BoxDistribution):
-        raise TypeError(f"target {name!r} must be a Box")
+def _box(raw: Mapping[str, Tensor], name: str, codec: TargetCodec, rows: int) -> BoxDistribution:
     standardiser = codec.standardisers[name]
     means_MNK = raw[f"{name}.mean"].double().cpu()
     log_variances_MNK = raw[f"{name}.log_variance"].double().cpu()
@@ -230,6 +229,9 @@ def _box(
     mean_NK, variance_NK = standardiser.invert(center_NK, total_NK)
     mean_NC, variance_NC = mean_NK, variance_NK
     if not all(standardiser.kept):
+        base = _base_rate(codec, name, rows)
+        if not isinstance(base, BoxDistribution):
+            raise TypeError(f"target {name!r} must be a Box")
         kept = [number for number, varies in enumerate(standardiser.kept) if varies]
         mean_NC, variance_NC = base.mean.clone(), base.variance.clone()
         mean_NC[:, kept], variance_NC[:, kept] = mean_NK, variance_NK
