@@ -8,7 +8,8 @@ import math
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from genesis_fp16.predictor.documents import openapi
 from genesis_fp16.predictor.figures import Figures
 from genesis_fp16.predictor.gate import Gate
 from genesis_fp16.predictor.journal import Journals
-from genesis_fp16.predictor.judge import Judge
+from genesis_fp16.predictor.judge import Judge, Waiting
 from genesis_fp16.predictor.models import PublishedModels, ServedModel
 from genesis_fp16.predictor.own_process import OwnProcessError, OwnProcesses
 from genesis_fp16.predictor.problems import MEDIA_TYPE, ProblemError, wrong
@@ -28,6 +29,7 @@ from genesis_fp16.predictor.requests import (
     Choice,
     ChoicesBody,
     DecisionBody,
+    JudgeBody,
     OutcomeBody,
     PredictBody,
     RankBody,
@@ -77,8 +79,11 @@ class App:
         )
         self._own = OwnProcesses(self._agents, figures.notice)
         self._turns = defaultdict[str, _Turn](_Turn)
-        figures.judge = judge = Judge(self.models.peek)
-        self.journals = Journals(spec.home, spec.outcome_seconds, clock, judge.add)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._judge = Judge(self.models.peek, self._judge_elsewhere)
+        self._tasks = set[asyncio.Task[None]]()
+        figures.judge = self._judge if spec.own is None else None  # it judges when it is asked
+        self.journals = Journals(spec.home, spec.outcome_seconds, clock, self._judge.add)
         self._explore: dict[str, Exploration] = {}
         self.know(spec.agents)
         self._posts: dict[str, _Handler] = {
@@ -89,7 +94,15 @@ class App:
             "choices": self._choices,
         }
         if spec.own is not None:  # the process of all agents records
-            self._posts = {"predict": self._predict, "rank": self._rank}
+            self._posts = {
+                "predict": self._predict,
+                "rank": self._rank,
+                "judge": self._judge_here,
+            }
+
+    def begin(self) -> None:
+        """Have own networks judged from now on; called in the event loop."""
+        self._loop = asyncio.get_running_loop()
 
     def know(self, agents: dict[str, KnownAgent]) -> None:
         """Know these agents, with their exploration; others are known by their folder."""
@@ -285,6 +298,32 @@ class App:
             new = await journal.add(records)
         self._figures.recorded(agent, "transition", new)
         return {"recorded": new, "repeated": len(records) - new}
+
+    async def _judge_here(self, agent: str, content: bytes) -> Answer:
+        body = read_body(JudgeBody, content)
+        served = await self.models.get(agent)
+        for log, record in body.items:
+            self._judge.add(agent, Path(log), record)
+        judged = self._judge.take().get(agent)
+        shown = None if judged is None else judged.model_dump()
+        return {"agent": agent, "version": served.version, "warnings": [], "judged": shown}
+
+    def _judge_elsewhere(self, agent: str, waiting: Sequence[Waiting]) -> None:
+        """Have an own network judged by its process; called in the thread that reports."""
+
+        async def judge() -> None:
+            with suppress(OwnProcessError, ProblemError):  # noticed already
+                judged = await self._own.judge(agent, waiting)
+                if judged is not None:
+                    self._judge.answered(agent, judged)
+
+        def begin() -> None:
+            task = asyncio.ensure_future(judge())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(begin)
 
     def _list_models(self) -> Answer:
         names = set(self._explore) | {path.name for path in _folders(self._agents)}

@@ -1,7 +1,8 @@
 """Compares what came true with what the published models predict of it.
 
 Outcomes and transitions wait here until the next report; then a bounded number of each agent's is
-scored, in one pass. So the comparison delays no answer, and costs some milliseconds a second.
+scored, in one pass. So the comparison delays no answer, and costs some milliseconds a second. Those
+of an agent with a network of its own are scored by its process, and are in a later report.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ _FEWEST_DRIFT_ROWS = 100.0
 _SMALLEST_WEIGHT = 1e-3  # of a propensity, so that no weight is larger than its inverse
 
 
+Waiting = tuple[Path, LogRecord]
+"""Folder of the agent's log, and a record of what came true."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What is to be compared: a transition, and the decision that it came from, if any."""
@@ -55,11 +60,18 @@ class Judge:
 
     Args:
         served: Returns what answers for an agent now; None if nothing is in memory.
+        elsewhere: Has the process of an agent's own network score these; its answer is given to
+            `answered`. None to leave them out.
     """
 
-    def __init__(self, served: Callable[[str], ServedModel | None]) -> None:
-        self._served, self._lock = served, threading.Lock()
-        self._waiting: dict[str, list[tuple[Path, LogRecord]]] = {}
+    def __init__(
+        self,
+        served: Callable[[str], ServedModel | None],
+        elsewhere: Callable[[str, Sequence[Waiting]], None] | None = None,
+    ) -> None:
+        self._served, self._elsewhere, self._lock = served, elsewhere, threading.Lock()
+        self._waiting: dict[str, list[Waiting]] = {}
+        self._answered: dict[str, JudgedOutcomes] = {}
         self._drift: dict[str, _InputDrift] = {}
 
     def add(self, agent: str, log: Path, record: LogRecord) -> None:
@@ -73,13 +85,21 @@ class Judge:
             if len(waiting) < MOST_WAITING:
                 waiting.append((log, record))
 
+    def answered(self, agent: str, judged: JudgedOutcomes) -> None:
+        """Put what the process of the agent's own network has scored into the next report."""
+        with self._lock:
+            self._answered[agent] = judged
+
     def take(self) -> dict[str, JudgedOutcomes]:
         """Score what waits; by agent, of those that have a model to be judged."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
-        judged = {}
+            judged, self._answered = self._answered, {}
         for agent, items in waiting.items():
             served = self._served(agent)
+            if served is not None and served.own_network and self._elsewhere is not None:
+                self._elsewhere(agent, items)
+                continue
             if served is None or served.model is None or served.version is None:
                 continue
             seen = [one for log, record in items if (one := _seen(log, record)) is not None]

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from genesis_fp16.domain.predictor import OWN_SOCKET
+from genesis_fp16.domain.predictor import OWN_SOCKET, JudgedOutcomes
+from genesis_fp16.predictor.judge import Waiting
 from genesis_fp16.predictor.problems import ProblemError
 from genesis_fp16.predictor.requests import Values
 
 ANSWER_SECONDS = 2.0
 REST_SECONDS = 2.0  # after a failure, in which its requests are answered without it
 MOST_CONNECTIONS = 8  # to one process
+MOST_JUDGED = 50  # outcomes of a question, so that they delay no answer for long
+_MOST_JUDGED_BYTES = 1 << 20
 _MOST_ANSWER_BYTES = 8 << 20
 _HEAD = b"POST /api/agents/%s/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
@@ -45,6 +48,10 @@ class _Ranking(_Answer):
 
 class _Predictions(_Answer):
     predictions: list[dict[str, Any]]
+
+
+class _Judged(_Answer):
+    judged: JudgedOutcomes | None
 
 
 class OwnProcesses:
@@ -97,6 +104,30 @@ class OwnProcesses:
         if len(answer["predictions"]) != len(actions):
             raise self._failed(agent, "its answer does not predict the actions that were sent")
         return answer
+
+    async def judge(self, agent: str, waiting: Sequence[Waiting]) -> JudgedOutcomes | None:
+        """What the process says of *waiting*; as many as one question holds.
+
+        Raises:
+            OwnProcessError: It gave no usable answer.
+        """
+        items, size = [], 0
+        for log, record in waiting[:MOST_JUDGED]:
+            item = [str(log), record]
+            size += len(json.dumps(item))
+            if size > _MOST_JUDGED_BYTES:
+                break
+            items.append(item)
+        if not items:
+            return None
+        answer = await self._ask(agent, "judge", {"items": items}, _Judged)
+        judged = answer["judged"]
+        if judged is None:
+            return None
+        made = JudgedOutcomes.model_validate(judged)
+        if made.count > len(items):
+            raise self._failed(agent, "it has judged more outcomes than it was sent")
+        return made
 
     def close(self) -> None:
         """Close all connections."""

@@ -82,6 +82,7 @@ def _keep_from_plugin(reports: BinaryIO) -> BinaryIO:
 
 def _begin(orders: BinaryIO, app: App, figures: Figures, server: uvicorn.Server) -> None:
     """Beat, and obey *orders*, from now on."""
+    app.begin()
     _beat(asyncio.get_running_loop(), figures)
     _follow(orders, app, server)
 

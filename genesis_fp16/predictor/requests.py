@@ -99,6 +99,12 @@ class TransitionsBody(_Body):
     transitions: Annotated[list[SentTransition], Field(min_length=1, max_length=MOST_ITEMS)]
 
 
+class JudgeBody(_Body):
+    """What came true, for the process of an agent's own network: folder of the log, and record."""
+
+    items: Annotated[list[tuple[str, dict[str, Any]]], Field(max_length=MOST_ITEMS)]
+
+
 BODIES = (PredictBody, RankBody, DecisionBody, OutcomeBody, ChoicesBody, TransitionsBody)
 
 

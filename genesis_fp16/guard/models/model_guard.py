@@ -108,7 +108,7 @@ class ModelGuard:
             known.failed = TakenBack(
                 agent=agent,
                 version=version,
-                explanation=_explain(state.reading),
+                explanation=_explain(state.reading, self.settings),
                 reading=state.reading,
                 never_to=tuple(state.taken_back),
             )
@@ -168,10 +168,13 @@ class ModelGuard:
             known.changed = False
 
 
-def _explain(reading: ModelReading) -> str:
+def _explain(reading: ModelReading, settings: GuardSettings) -> str:
+    drift = reading.input_drift or 0.0
+    shifted = f"; an input has drifted by {drift:.1f} standard deviations"
     return (
         f"the predictions of version {reading.version} no longer hold: log loss "
         f"{reading.log_loss:.4f} on the last outcomes against {reading.held_out_loss:.4f} held out "
         f"and {reading.base_rate_loss:.4f} of the base rate; {reading.skill_lost:.0%} of its skill "
         f"is lost, seen in {reading.outcomes:,} outcomes"
+        f"{shifted if drift >= settings.model_guard_input_drift else ''}"
     )

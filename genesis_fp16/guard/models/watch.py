@@ -18,6 +18,7 @@ ENOUGH = 100.0
 _RECENT = 200  # outcomes that the reading is about, at least if there are so many
 _MOST_BYTES = 1 << 20
 _Z_95 = 1.959964
+_EVIDENCE_WITH_DRIFT = 0.5
 
 
 class Window(BaseModel):
@@ -104,11 +105,17 @@ class ModelWatch(BaseModel):
         return True
 
     def has_failed(self, settings: GuardSettings) -> bool:
-        """Whether the evidence and the loss of skill both call for the version before."""
+        """Whether the evidence and the loss of skill both call for the version before.
+
+        Where an input has drifted, a rise of the loss is likelier to stay: half the evidence
+        suffices, which is the square root of the mean number of windows between false alarms.
+        """
         reading = self.reading(settings)
+        if reading is None:
+            return False
+        has_drifted = (reading.input_drift or 0.0) >= settings.model_guard_input_drift
         return (
-            reading is not None
-            and reading.evidence >= 1.0
+            reading.evidence >= (_EVIDENCE_WITH_DRIFT if has_drifted else 1.0)
             and reading.skill_lost >= settings.model_guard_skill_loss
         )
 

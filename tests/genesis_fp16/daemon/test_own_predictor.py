@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from genesis_fp16.daemon import restart_delay, service_process
 from genesis_fp16.daemon.prediction import SOCKET_NAME, PredictionService
-from genesis_fp16.domain.predictor import KnownAgent
+from genesis_fp16.domain.predictor import AgentFigures, JudgedOutcomes, KnownAgent
 from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import Transition
 from infrastructure.world_model import NetworkShape, WorldModel
@@ -40,7 +40,10 @@ class Desk:
             "calm": KnownAgent(),
         }
         self._path = settings.home / SOCKET_NAME
-        self.service = PredictionService(settings, lambda: agents, lambda *_: None)
+        self.figures: list[tuple[str, AgentFigures]] = []
+        self.service = PredictionService(
+            settings, lambda: agents, lambda *figures: self.figures.append(figures)
+        )
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look_after)
         self._thread.start()
@@ -51,6 +54,16 @@ class Desk:
         assert status == 200, answer
         return answer
 
+    def act(self, agent: str, count: int) -> None:
+        """Decide, and report that what it chose came true."""
+        with closing(Client(self._path)) as client:
+            for number in range(count):
+                status, made = client.agent("decisions", QUESTION, agent)
+                assert status == 200, made
+                happened = {"next_observation": {"ok": "yes"}, "reward": 1.0, "id": str(number)}
+                status, answer = client.agent(f"decisions/{made['id']}/outcome", happened, agent)
+                assert (status, answer["state"]) == (200, "recorded")
+
     def refusal(self, agent: str, observation: dict[str, Any]) -> str:
         """Field at fault of a refused question."""
         with closing(Client(self._path)) as client:
@@ -58,6 +71,11 @@ class Desk:
             status, problem = client.agent("rank", question, agent)
         assert status == 422
         return str(problem["field"])
+
+    def judged(self, agent: str) -> list[JudgedOutcomes]:
+        """What was reported of its outcomes."""
+        of_agent = [figures for name, figures in self.figures if name == agent]
+        return [figures.judged for figures in of_agent if figures.judged is not None]
 
     def close(self) -> None:
         self._ended.set()
@@ -91,7 +109,8 @@ def publish(agents: Path) -> None:
     assert fitted is not None
     network = OwnAgent().build_model(NetworkShape.of(fitted.encoder, fitted.codec))
     network.load_state_dict(fitted.ensemble.state_dict())
-    own = WorldModel.from_fitted(replace(fitted, ensemble=network), {})
+    held_out = {"nll_standard_error": 0.01, "nll_deviation": 0.3}
+    own = WorldModel.from_fitted(replace(fitted, ensemble=network), {**model.metrics, **held_out})
     own.save(agents / "own" / "published")
 
 
@@ -127,6 +146,9 @@ def test_an_agent_with_its_own_network_harms_only_itself_and_what_hangs_is_repla
         until(answers)
         assert desk.rank("own")["order"] == [1, 0]
         assert desk.refusal("own", {"load": "much"}) == "observation.load"
+        desk.act("own", 3)
+        until(lambda: sum(each.count for each in desk.judged("own")) == 3)
+        assert all(each.loss_sum > 0 for each in desk.judged("own"))
         first = desk.service.own_pid("own")
         assert first not in (None, desk.service.pid)
 

@@ -104,3 +104,12 @@ def test_the_gain_over_the_own_order_is_estimated_where_decisions_explore() -> N
     assert reading.gain_high is not None
     assert reading.gain_low < 0.5 < reading.gain_high
     assert reading.gain_high - reading.gain_low < 0.15
+
+
+@pytest.mark.parametrize(("drift", "fails"), [(None, False), (0.9, False), (1.1, True)])
+def test_with_drifted_inputs_half_the_evidence_suffices(drift: float | None, fails: bool) -> None:
+    of, losses = watch(), [HELD_OUT + 0.5] * 25
+    some = judged(losses, input_drift=drift)
+    some.evidence = [6.0] * len(BETS)  # of about 10 that are asked for
+    of.add(some, SETTINGS)
+    assert of.has_failed(SETTINGS) is fails
