@@ -163,7 +163,67 @@ class SEDarwinAgent(WorldModelAgent):
             SandboxUnavailableError: This host cannot isolate candidates; none was run.
         """
         request = EvolutionRequest.from_context(context)
-        proposals = self._proposals(problem_description, request)
+        proposers = self._proposers | load_proposers(request.proposers)
+        if request.function:
+            return await self._repair(problem_description, request, proposers)
+        return await self._repair_one_of_many(problem_description, request, proposers)
+
+    async def _repair_one_of_many(
+        self, problem: str, request: EvolutionRequest, proposers: Mapping[str, Proposer]
+    ) -> EvolutionResult:
+        """Try the functions that failing tests visit, the most suspicious first, until one works.
+
+        Each may take half of the time and of the candidates that are left, the last one all.
+        Returns the result of the one that is repaired, or else of the one nearest to it.
+        """
+        started = time.monotonic()
+        timeout = request.timeout_seconds or self._timeout_seconds
+        found = await asyncio.to_thread(request.suspicious_functions, timeout)
+        tried: list[str] = []
+        best: EvolutionResult | None = None
+        evaluations_left = request.max_evaluations
+        for number, function in enumerate(found, 1):
+            share = 1.0 if number == len(found) else 0.5
+            left = (request.max_seconds or math.inf) - (time.monotonic() - started)
+            if left <= 0.0 or evaluations_left <= 0:
+                break
+            changes: dict[str, object] = {
+                "function": function.name,
+                "max_seconds": None if left == math.inf else share * left,
+                "max_evaluations": max(1, int(share * evaluations_left)),
+            }
+            try:
+                part = request.model_copy(update=changes)
+                result = await self._repair(problem, part, proposers)
+            except ValueError as error:  # its tests cannot be run with that function
+                tried.append(f"{function}: not tried: {error}")
+                continue
+            evaluations_left -= int(result["pool_statistics"]["evaluations"])
+            is_repaired = result["success"] and bool(result["best_trajectory"]["edits"])
+            outcome = "repaired" if is_repaired else f"not repaired ({result['ended']})"
+            tried.append(f"{function}: {outcome}")
+            if best is None or is_repaired or result["best_score"] > best["best_score"]:
+                best = result
+            if is_repaired:
+                others = function.all_failing - function.failing
+                tried += [f"{others} failing checks do not visit it: run again"] if others else []
+                break
+            if result["ended"] == "stopped":
+                break
+        if best is None:
+            reasons = "; ".join(tried) or "no time was left"
+            raise ValueError(f"no function could be tried: {reasons}")
+        best["functions"] = tried
+        return best
+
+    async def _repair(
+        self,
+        problem_description: str,
+        request: EvolutionRequest,
+        proposers: Mapping[str, Proposer],
+    ) -> EvolutionResult:
+        """Repair the function of *request*."""
+        proposals = self._proposals(problem_description, request, proposers)
         started = time.monotonic()
         # Torch is imported and a world model read while the program runs with its tests.
         ranking = asyncio.create_task(asyncio.to_thread(self._ranker_for, request))
@@ -204,6 +264,7 @@ class SEDarwinAgent(WorldModelAgent):
             ],
             certainty=describe_certainty(assessment, describer, request) if assessment else None,
             proposers=proposals.report(),
+            functions=[],
         )
 
     async def preview_proposals(
@@ -215,19 +276,29 @@ class SEDarwinAgent(WorldModelAgent):
         The arguments and errors are those of `evolve_solution`.
         """
         request = EvolutionRequest.from_context(context)
-        proposals = self._proposals(problem_description, request)
+        proposers = self._proposers | load_proposers(request.proposers)
 
         def preview() -> dict[str, str]:
-            ends = time.monotonic() + (request.max_seconds or math.inf)
-            with request.sandbox() as sandbox:
-                task = self._run_given(request, sandbox, ends)
+            ends, given = time.monotonic() + (request.max_seconds or math.inf), request
+            if not given.function:
+                timeout = request.timeout_seconds or self._timeout_seconds
+                first = request.suspicious_functions(timeout)[0]
+                given = request.model_copy(update={"function": first.name})
+            proposals = self._proposals(problem_description, given, proposers)
+            with given.sandbox() as sandbox:
+                task = self._run_given(given, sandbox, ends)
                 return proposals.preview(task, root_of(task, sandbox))
 
         return await asyncio.to_thread(preview)
 
-    def _proposals(self, problem_description: str, request: EvolutionRequest) -> Proposals:
+    def _proposals(
+        self,
+        problem_description: str,
+        request: EvolutionRequest,
+        proposers: Mapping[str, Proposer],
+    ) -> Proposals:
         return Proposals(
-            self._proposers | load_proposers(request.proposers),
+            proposers,
             code=request.code,
             description=problem_description,
             tests=request.test_code,

@@ -42,7 +42,8 @@ class EvolutionResult(TypedDict):
     its time, if any; ``left_out``, why a test was not run, for each such test; ``failing``, names
     of the checks that the best program fails; ``certainty``, how sure the repair is, or None if the
     program passes all tests as given or is not repaired; ``proposers``, what became of the
-    candidates of each proposer, empty without any but the edits. The statistics count candidates
+    candidates of each proposer, empty without any but the edits; ``functions``, what was tried, and
+    why, if the caller named no function. The statistics count candidates
     until the first repair; those run for certainty are counted there.
     """
 
@@ -61,6 +62,7 @@ class EvolutionResult(TypedDict):
     failing: list[str]
     certainty: Certainty | None
     proposers: list[ProposerReport]
+    functions: list[str]
 
 
 @dataclass(kw_only=True, slots=True)

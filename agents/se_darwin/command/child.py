@@ -102,6 +102,7 @@ class RepairResult(BaseModel):
         failing: Names of the checks that the best program fails.
         certainty: How sure the repair is.
         proposers: What became of the candidates of each proposer.
+        functions: What was tried, and why, if the user named no function.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -117,6 +118,7 @@ class RepairResult(BaseModel):
     failing: list[str] = []
     certainty: Certainty | None = None
     proposers: list[ProposerReport] = []
+    functions: list[str] = []
 
 
 class ChildAnswer(BaseModel):

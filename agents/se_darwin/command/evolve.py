@@ -59,7 +59,13 @@ _SPLIT = {
 
 def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     context: CommandContext,
-    target: Annotated[str, typer.Argument(metavar="FILE::FUNCTION", help="What to repair.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE[::FUNCTION]",
+            help="What to repair; of FILE, the functions that failing tests visit.",
+        ),
+    ],
     tests: Annotated[Path, typer.Option(help="A file of tests in the style of pytest.")],
     keyword: Annotated[
         str, typer.Option("-k", help="Run only tests that match, as in pytest.")
@@ -96,7 +102,7 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
         bool, typer.Option("--no-record", help="Do not let the agent learn from what is run.")
     ] = False,
 ) -> None:
-    """Repair FUNCTION of FILE: print a diff that passes TESTS.
+    """Repair FUNCTION of FILE, or the suspicious functions of FILE: print a diff that passes TESTS.
 
     Candidates run in a sandbox only. FILE is not changed: pipe the output into "patch -p1".
     Exit code 0: repaired; 1: not; 74: the result was not written; 75: interrupted; others:
@@ -183,7 +189,7 @@ def _repair(
             agent=agent.name,
             entry_point=agent.entry_point,
             folder=Path(folder),
-            problem=f"repair {target.function} of {target.path}",
+            problem=f"repair {target.function or 'a function'} of {target.path}",
             context={
                 "code": target.code,
                 "function": target.function,
@@ -305,6 +311,8 @@ def _print(result: RepairResult, folder: Path) -> None:
         _print_failing(result.failing)
         if best.edits:
             typer.echo(f"the best program so far:\n{best.diff}", err=True)
+    for line in result.functions:
+        typer.echo(f"function {plain(line, 1000)}")
     if result.certainty is not None:
         _print_certainty(result.certainty)
     _print_search(result)

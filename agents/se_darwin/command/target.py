@@ -1,4 +1,4 @@
-"""Read ``FILE::FUNCTION``; refuse a function that cannot be repaired, with the reason."""
+"""Read ``FILE::FUNCTION`` or ``FILE``; refuse what cannot be repaired, with the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class RepairTarget:
 
     Attributes:
         code: Text of the file with its own line ends.
-        function: Name of the function, at the top level of the file, or ``Class.method``.
+        function: Name of the function, at the top level of the file, or ``Class.method``; empty if
+            any function of the file may be repaired.
         program: The file under the name by which the tests import it; it may be a link.
         path: Path of the file in a diff, relative to *folder*.
         folder: Folder in which to apply the diff: the working folder if the file lies in it.
@@ -38,16 +39,16 @@ class RepairTarget:
 
     @classmethod
     def read(cls, target: str) -> RepairTarget:
-        """Read the file that *target*, ``FILE::FUNCTION``, names.
+        """Read the file that *target*, ``FILE::FUNCTION`` or ``FILE``, names.
 
         Raises:
             CommandError: It does not name a function that can be repaired; the message says why.
         """
-        file, _, function = target.partition("::")
-        if not file or not function:
+        file, separator, function = target.partition("::")
+        if not file or bool(separator) != bool(function):
             raise CommandError(
                 f"{target!r} does not name a function: write FILE::FUNCTION, for example "
-                "shop/prices.py::discount",
+                "shop/prices.py::discount, or FILE for those that failing tests visit",
                 os.EX_USAGE,
             )
         program = Path(file)
@@ -64,7 +65,11 @@ class RepairTarget:
                 "UTF-8 without one",
                 os.EX_DATAERR,
             )
-        _check_function(parse(code, program), program, function)
+        tree = parse(code, program)
+        if function:
+            _check_function(tree, program, function)
+        elif not any(_plain_functions(tree.body)):
+            raise CommandError(f"{program} has no plain function", os.EX_DATAERR)
         real, folder = program.resolve(), Path.cwd()
         if not real.is_relative_to(folder):
             folder = real.parent

@@ -116,7 +116,7 @@ class PytestSuite:
     def prepare(cls, tests: TestSources, program: ProgramSources, function: str) -> PytestSuite:
         """Prepare *tests*, which import *program*.
 
-        Tests that cannot call *function* are left out.
+        Tests that cannot call *function* are left out; if it is empty, none is.
 
         Raises:
             PytestSuiteError: *tests* are not Python, or contain no test of *function*.
@@ -145,7 +145,7 @@ class PytestSuite:
         automatic = ast.Module(
             [statement for tree in trees for statement in tree.body if is_automatic(statement)], []
         )
-        always = refers_to(automatic, callers)
+        always = not function or refers_to(automatic, callers)
         chosen = {
             name: test.node
             for name, test in _selected(tests, find_tests(tree, helper_trees.values())).items()

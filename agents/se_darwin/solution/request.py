@@ -37,6 +37,7 @@ from agents.se_darwin.solution.imports import (
     needed_modules,
     package_folders,
 )
+from agents.se_darwin.solution.localization import SuspiciousFunction, suspicious_functions
 from agents.se_darwin.solution.preparation import prepare_task
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.set_order import HASH_SEEDS
@@ -162,7 +163,8 @@ class EvolutionRequest(BaseModel):
     Attributes:
         code: Source of a module that defines the function; it may contain other definitions.
         function: Name of the function to repair, at the top level of *code*, or ``Class.method``
-            with *test_code*.
+            with *test_code*. If it is empty, the functions that failing tests of *test_code* visit
+            are tried, the most suspicious first.
         tests: Calls with expected results; see `CallCase`.
         test_code: Source of a test module, instead of *tests*; see
             `agents.se_darwin.sandbox.PytestSuite`.
@@ -259,6 +261,8 @@ class EvolutionRequest(BaseModel):
     def _check_tests(self) -> EvolutionRequest:
         if bool(self.tests) == bool(self.test_code):
             raise ValueError("give either tests (a list of calls) or test_code (a test module)")
+        if self.tests and not self.function:
+            raise ValueError("function is empty: name it, or give test_code (a test module)")
         if self.tests and "." in self.function:
             raise ValueError(f"{self.function} is a method: give test_code (a test module)")
         return self
@@ -315,6 +319,15 @@ class EvolutionRequest(BaseModel):
         return prepare_task(
             task, self._suite(), sandbox, most=limits, in_one_process=self._shares_process()
         )
+
+    def suspicious_functions(self, timeout_seconds: float) -> list[SuspiciousFunction]:
+        """Return what to repair if *function* is empty; see `suspicious_functions`."""
+        suite = self._suite()
+        if suite is None:
+            raise ValueError("give test_code (a test module)")
+        limits = Limits(cpu_seconds=timeout_seconds, wall_seconds=timeout_seconds)
+        with self.sandbox() as sandbox:
+            return suspicious_functions(suite, sandbox, limits)
 
     def _suite(self) -> PytestSuite | None:
         if not self.test_code:

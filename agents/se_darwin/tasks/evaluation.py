@@ -137,13 +137,20 @@ def _difference(kind: str, wanted: str, got: str) -> str:
     return f"{relation} start" if longer.startswith(shorter) else relation
 
 
+def ochiai(failed: int, failures: int, succeeded: int) -> float:
+    """Return the Ochiai suspicion of what *failed* of all *failures* and *succeeded* tests visit.
+
+    It is failed / sqrt(failures * (failed + succeeded)), in [0, 1].
+    """
+    return failed / (failures * (failed + succeeded)) ** 0.5 if failed else 0.0
+
+
 def line_suspiciousness(evaluation: Evaluation) -> dict[int, tuple[float, float, float]]:
     """Return, by line, its Ochiai suspiciousness and the shares of failing and passing tests.
 
     Minus the number of a line stands for an exception that is raised in it.
 
-    Ochiai: failing / sqrt(all failing tests * (failing + passing)), counting the tests that run
-    the line. Tests that did not finish are ignored, because their lines are unknown.
+    See `ochiai`. Tests that did not finish are ignored, because their lines are unknown.
     """
     failing: dict[int, int] = {}
     passing: dict[int, int] = {}
@@ -159,6 +166,6 @@ def line_suspiciousness(evaluation: Evaluation) -> dict[int, tuple[float, float,
     table = {}
     for line in failing.keys() | passing.keys():
         failed, succeeded = failing.get(line, 0), passing.get(line, 0)
-        ochiai = failed / (failures * (failed + succeeded)) ** 0.5 if failures else 0.0
-        table[line] = (ochiai, failed / max(1, failures), succeeded / passes)
+        suspicion = ochiai(failed, failures, succeeded)
+        table[line] = (suspicion, failed / max(1, failures), succeeded / passes)
     return table
