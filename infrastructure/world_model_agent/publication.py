@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from infrastructure.world_model.fitting import (
     predict_all,
     select_family,
 )
+from infrastructure.world_model.fitting.fitted_model import shrunk_weights
 from infrastructure.world_model.fitting.scoring import PRIMARY, held_out_base_rate, measure, row_nll
 from infrastructure.world_model.model_files import INDEX, BuildNetwork
 from infrastructure.world_model_agent.cross_validation import cross_validate
@@ -94,6 +95,10 @@ def gate_publication(
     gain = f"by {scored.skill:.4f} nats on held-out groups"
     checked = cross_validate(data) if is_first and not beats_base_rate else None
     if checked is not None and checked.gain > needed * checked.error:
+        weights = shrunk_weights((0.0, 1.0), checked.gain / checked.error)
+        linear = replace(candidates["linear"], weights=dict.fromkeys(data.codec.heads, weights))
+        candidates["linear"] = linear.recalibrated(data.calibration.transitions)
+        predicted = predict_all(candidates, data.test.features)
         scored, beats_base_rate = _score(data, predicted, base.rows, "linear"), True
         gain = f"by {checked.gain:.4f} nats in a cross-validation over {checked.groups} groups"
     family, candidate, nll_N = scored.family, candidates[scored.family], scored.nll_N

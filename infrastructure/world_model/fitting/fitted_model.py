@@ -192,7 +192,7 @@ def fit_candidates(
     def fit(chosen: BlendWeights) -> FittedModel:
         mixed = blend(first, second, base, chosen)
         weights = {
-            name: _shrunk(pair, evidence(mixed[name], base[name], name, part, data.codec))
+            name: shrunk_weights(pair, evidence(mixed[name], base[name], name, part, data.codec))
             for name, pair in chosen.items()
         }
         raw = blend(first, second, base, weights)
@@ -228,7 +228,7 @@ def _choose_weights(
     """Choose the weights of target *name* with the lowest `target_loss`.
 
     First the shares of ensemble and linear model, then that of the base rate. On few rows a prior
-    favours equal shares and no base rate; see `_shrunk` for what is not certain.
+    favours equal shares and no base rate; see `shrunk_weights` for what is not certain.
     """
     part = data.calibration
     prior = _WEIGHT_PRIOR_ROWS / len(part.features)
@@ -244,7 +244,7 @@ def _choose_weights(
     return first * kept, (1 - first) * kept
 
 
-def _shrunk(weights: tuple[float, float], evidence: float) -> tuple[float, float]:
+def shrunk_weights(weights: tuple[float, float], evidence: float) -> tuple[float, float]:
     """Shrink *weights* towards the base rate by a factor like James and Stein's, to a tenth.
 
     Nothing is left at half a standard error, which other corrections need as well, and all from

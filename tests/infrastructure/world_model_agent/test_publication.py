@@ -185,6 +185,17 @@ def test_the_first_model_of_an_agent_that_explores_needs_less_evidence(tmp_path)
     assert not _gate_of_weak_signal(seed, tmp_path / "some", 0.5).published
 
 
+def test_all_groups_may_show_what_too_few_test_groups_do_not(tmp_path):
+    decisions = ((n, _gate_of_weak_signal(n, tmp_path / "none", 0.5)) for n in range(100))
+    over_all = "in a cross-validation over 400 groups"
+    seed, explored = next(made for made in decisions if over_all in made[1].reason)
+    assert explored.published
+    assert not _gate_of_weak_signal(seed, tmp_path / "none", None).published
+    model = WorldModel.from_fitted(explored.candidate, {})
+    low, high = model.predict_batch([{"load": -1.0}, {"load": 1.0}], [{}, {}])
+    assert high.success_probability > low.success_probability + 0.02
+
+
 @pytest.fixture(scope="module")
 def candidate(repair_data):
     """Data of a run and a network that has learned it a little."""
