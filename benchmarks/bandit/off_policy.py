@@ -32,7 +32,7 @@ from infrastructure.decisions.off_policy import (
 
 SETS = ("breast_cancer", "digits", "wine")
 EXPLORATIONS = (0.2, 0.5, 1.0)
-ROWS = 3000  # decisions of a replication
+ROWS = 12_000  # decisions of a replication
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,18 +78,20 @@ def load(name: str) -> Bandit:
     )
 
 
-def replicate(bandit: Bandit, explore: float, seed: int) -> list[list[bool] | None]:
+def replicate(
+    bandit: Bandit, explore: float, seed: int, count: int = ROWS
+) -> list[list[bool] | None]:
     """Whether the intervals contain the truth, by SNIPS and doubly robust; None if not enough.
 
     First those of the candidate's value, then those of its gain over the model in use.
     """
     generator = np.random.default_rng(seed)
     total, actions = bandit.reward_NA.shape
-    rows = generator.integers(0, total, ROWS)
-    groups = [str(row) for row in generator.integers(0, ROWS, ROWS)]  # one decision each, or more
+    rows = generator.integers(0, total, count)
+    groups = [str(row) for row in generator.integers(0, count, count)]  # one decision each, or more
     best = bandit.logged_N[rows]
-    explores = generator.random(ROWS) < explore
-    chosen = np.where(explores, generator.integers(0, actions, ROWS), best)
+    explores = generator.random(count) < explore
+    chosen = np.where(explores, generator.integers(0, actions, count), best)
     propensity = explore / actions + (1 - explore) * (chosen == best)
     reward = bandit.reward_NA[rows, chosen]
     first, second = bandit.candidate_N[rows], bandit.in_use_N[rows]
@@ -129,14 +131,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--replications", type=int, default=500)
     parser.add_argument("--first-seed", type=int, default=1_000_000)
     parser.add_argument("--explore", type=float, nargs="+", default=EXPLORATIONS)
+    parser.add_argument("--rows", type=int, default=ROWS, help="decisions of a replication")
+    parser.add_argument("--sets", nargs="+", default=SETS)
     given = parser.parse_args(arguments)
-    print(f"{given.replications} replications of {ROWS} decisions; coverage of 95 % intervals")
+    print(
+        f"{given.replications} replications of {given.rows} decisions; coverage of 95 % intervals"
+    )
     print("set             explore  value: enough  snips    DR   gain: enough  snips    DR")
-    for name in SETS:
+    for name in given.sets:
         bandit = load(name)
         for explore in given.explore:
             seeds = range(given.first_seed, given.first_seed + given.replications)
-            results = [replicate(bandit, explore, seed) for seed in seeds]
+            results = [replicate(bandit, explore, seed, given.rows) for seed in seeds]
             cells = []
             for column in zip(*results, strict=True):
                 enough = [contains for contains in column if contains is not None]

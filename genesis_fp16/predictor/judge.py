@@ -72,7 +72,7 @@ class Judge:
         self._served, self._elsewhere, self._lock = served, elsewhere, threading.Lock()
         self._waiting: dict[str, list[Waiting]] = {}
         self._answered: dict[str, JudgedOutcomes] = {}
-        self._drift: dict[str, _InputDrift] = {}
+        self._drift: dict[str, InputDrift] = {}
 
     def add(self, agent: str, log: Path, record: LogRecord) -> None:
         """Compare what *record* says came true: an outcome that counts, or a transition.
@@ -122,7 +122,7 @@ class Judge:
             return None
         drift = self._drift.get(agent)
         if drift is None or drift.version != version:
-            drift = self._drift[agent] = _InputDrift(version)
+            drift = self._drift[agent] = InputDrift(version)
         drift.add(fitted.encoder.standardised_observations([t.observation for t in transitions]))
         judged.input_drift = drift.largest
         for one in usable:
@@ -168,7 +168,7 @@ class HeldOut:
         return [float((bet * excess_N).log1p().sum()) for bet in BETS]
 
 
-class _InputDrift:
+class InputDrift:
     """How far recent inputs are from those of the training, by exponentially weighted moments."""
 
     def __init__(self, version: str) -> None:
