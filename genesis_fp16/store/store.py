@@ -240,10 +240,29 @@ class Store:
             rows = connection.execute(query.order_by(columns.finished_at, columns.id))
             return {str(run_id): float(at) for run_id, at in rows}
 
-    def newest_runs(self, *, acknowledged: bool = False) -> dict[str, Run]:
-        """Agent to its newest run; with *acknowledged*, to the newest with a known precision."""
+    def newest_states(self) -> dict[str, RunState]:
+        """Agent to the state of its newest run; a fraction of the time of `newest_runs`."""
         columns = schema.runs.c
         newest = select(columns.agent, func.max(columns.created_at).label("created_at"))
+        latest = newest.group_by(columns.agent).subquery()
+        same = (columns.agent == latest.c.agent) & (columns.created_at == latest.c.created_at)
+        query = select(columns.agent, columns.state).join(latest, same).order_by(columns.id)
+        known = {state.value for state in RunState}
+        with read_connection(self._engine) as connection:
+            rows = connection.execute(query)
+            return {str(agent): RunState(state) for agent, state in rows if state in known}
+
+    def newest_runs(
+        self, agents: Collection[str] | None = None, *, acknowledged: bool = False
+    ) -> dict[str, Run]:
+        """Agent, of *agents* or of all, to its newest run.
+
+        With *acknowledged*, to the newest with a known precision.
+        """
+        columns = schema.runs.c
+        newest = select(columns.agent, func.max(columns.created_at).label("created_at"))
+        if agents is not None:
+            newest = newest.where(columns.agent.in_(agents))
         if acknowledged:  # a precision that is missing is stored as JSON's null
             newest = newest.where(cast(columns.precision, Text) != "null")
         latest = newest.group_by(columns.agent).subquery()

@@ -45,23 +45,24 @@ def show_agents(
     page: Annotated[int, Query(ge=1, le=10_000)] = 1,
 ) -> Response:
     """All agents, disabled ones last; with *query* those whose name contains it."""
-    known = [show_agent(view) for view in readings.agents()]
-    known.sort(key=lambda agent: agent.view.name)
-    found = [agent for agent in known if query.strip().lower() in agent.view.name]
-    shown = [agent for agent in found if agent.view.state != "disabled"]
-    disabled = [] if show else [agent for agent in found if agent.view.state == "disabled"]
+    known = sorted(readings.agents_in_brief(), key=lambda agent: agent.name)
+    found = [agent for agent in known if query.strip().lower() in agent.name]
+    shown = [agent for agent in found if agent.state != "disabled"]
+    disabled = [] if show else [agent.name for agent in found if agent.state == "disabled"]
     if show == "attention":
         shown = [agent for agent in shown if agent.needs_attention]
     elif show == "running":
         shown = [agent for agent in shown if agent.runs]
     pages = max(1, math.ceil(len(shown) / AGENTS_PER_PAGE))
     begin = (min(page, pages) - 1) * AGENTS_PER_PAGE
+    listed = [agent.name for agent in shown[begin : begin + AGENTS_PER_PAGE]]
+    of_name = {view.name: show_agent(view) for view in readings.agents({*listed, *disabled})}
     return render(
         request,
         "agents",
         here="/",
-        agents=shown[begin : begin + AGENTS_PER_PAGE],
-        disabled=disabled,
+        agents=[of_name[name] for name in listed if name in of_name],
+        disabled=[of_name[name] for name in disabled if name in of_name],
         health=readings.health(),
         of_all=readings.precision_of_all(),
         pause=next((pause for pause in readings.pauses() if pause.agent is None), None),

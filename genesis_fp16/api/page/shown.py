@@ -14,7 +14,6 @@ from genesis_fp16.domain.precision import DECIDED_BY
 from genesis_fp16.domain.run import ACTIVE, RunState
 
 ROWS_SHOWN = 12  # of a table of evidence, the last ones
-_FAILED = (RunState.FAILED, RunState.CRASHED, RunState.TIMED_OUT)
 _SHORT = {
     "default": "by default",
     "agent": "setting of the agent",
@@ -88,31 +87,16 @@ class ShownAgent:
 
     Attributes:
         state: One word for what it does now.
-        needs_attention: Whether a person should look: it is quarantined, rolled back by the guard,
-            or its last run failed.
     """
 
     view: AgentView
     state: str
     precision: ShownPrecision
-    needs_attention: bool
-
-    @property
-    def runs(self) -> bool:
-        """Whether a worker has a run of it."""
-        return self.view.last_run is not None and is_active(self.view.last_run)
 
 
 def show_agent(view: AgentView) -> ShownAgent:
     """Find what matters most about an agent."""
-    run = view.last_run
-    failed = run is not None and run.state in _FAILED
-    return ShownAgent(
-        view=view,
-        state=_state(view),
-        precision=shown_precision(view),
-        needs_attention=view.state == "quarantined" or view.guard != "watching" or failed,
-    )
+    return ShownAgent(view=view, state=_state(view), precision=shown_precision(view))
 
 
 def _state(view: AgentView) -> str:

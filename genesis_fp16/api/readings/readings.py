@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
@@ -19,9 +20,9 @@ from genesis_fp16.daemon import checks, models, operator
 from genesis_fp16.daemon.attempt_summary import summarize_attempt
 from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.daemon.queue import read_queue
-from genesis_fp16.domain.guard import GuardState
+from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
-from genesis_fp16.domain.run import Run, RunState
+from genesis_fp16.domain.run import ACTIVE, Run, RunState
 from genesis_fp16.domain.schedule import local_due
 from genesis_fp16.guard.evidence import EvidenceError, read_evidence
 from genesis_fp16.guard.models import read_watched
@@ -48,7 +49,29 @@ EVENTS_READ_BYTES = 4 << 20  # of one attempt; of a longer file its newest quart
 RUNS_OF_MISMATCHES = 5
 AGENTS_SECONDS = 2.0  # for which a look at the installed agents holds
 DOCTOR_SECONDS = 10.0  # for which the checks hold: they start processes
+_FAILED = (RunState.FAILED, RunState.CRASHED, RunState.TIMED_OUT)
 _HOT_OF_AGENTS = hot_fields(AgentSettings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentInBrief:
+    """What chooses among agents; *last_run* is the state of its newest run."""
+
+    name: str
+    state: str
+    guard: GuardState
+    last_run: RunState | None
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether it is quarantined, rolled back by the guard, or its last run failed."""
+        guarded = self.guard is not GuardState.WATCHING
+        return self.state == "quarantined" or guarded or self.last_run in _FAILED
+
+    @property
+    def runs(self) -> bool:
+        """Whether a worker has a run of it."""
+        return self.last_run in ACTIVE
 
 
 class Readings:
@@ -87,12 +110,31 @@ class Readings:
 
     # Agents
 
-    def agents(self) -> list[views.AgentView]:
-        """All agents, in alphabetical order."""
+    def agents(self, names: Collection[str] | None = None) -> list[views.AgentView]:
+        """All agents, or those of *names*, in alphabetical order."""
         plugins = self._known_agents()
-        runs, state = self.store.newest_runs(), self._precision_state()
+        if names is not None:
+            plugins = [plugin for plugin in plugins if plugin.name in names]
+        runs = self.store.newest_runs(names)
+        acknowledged = self.store.newest_runs(names, acknowledged=True)
+        state = self._precision_state(self.store.guard.latest(), acknowledged)
         pauses = self.store.pauses.in_force()
         return [self._agent(plugin, runs.get(plugin.name), state, pauses) for plugin in plugins]
+
+    def agents_in_brief(self) -> list[AgentInBrief]:
+        """What chooses among all agents, in alphabetical order; cheap for a thousand."""
+        states, decisions = self.store.newest_states(), self.store.guard.latest()
+        return [
+            AgentInBrief(
+                name=plugin.name,
+                state=plugin.state,
+                guard=decisions[plugin.name].state
+                if plugin.name in decisions
+                else GuardState.WATCHING,
+                last_run=states.get(plugin.name),
+            )
+            for plugin in self._known_agents()
+        ]
 
     def agent(self, name: str) -> views.AgentView:
         """One agent.
@@ -103,7 +145,7 @@ class Readings:
         for plugin in self._known_agents():
             if plugin.name == name:
                 newest = next(iter(self.store.runs(name, limit=1)), None)
-                state, pauses = self._precision_state(name), self.store.pauses.in_force()
+                state, pauses = self._precision_of(name), self.store.pauses.in_force()
                 return self._agent(plugin, newest, state, pauses)
         operator.check_agent(name, self.home)
         raise operator.UnknownNameError(f"agent {name!r} was installed a moment ago: try again")
@@ -168,7 +210,7 @@ class Readings:
     def precision(self, agent: str) -> views.PrecisionView:
         """What decides the precision of *agent*."""
         self.check_agent(agent)
-        return self._precision_state(agent).view(agent)
+        return self._precision_of(agent).view(agent)
 
     def precision_of_all(self) -> views.PrecisionOfAll:
         """What decides the precision of all agents."""
@@ -218,16 +260,15 @@ class Readings:
             for outcome in outcomes
         ]
 
-    def _precision_state(self, agent: str | None = None) -> PrecisionReading:
-        if agent is None:
-            acknowledged = self.store.newest_runs(acknowledged=True)
-            decisions = self.store.guard.latest()
-        else:
-            runs = (run for run in self.store.runs(agent, limit=50) if run.precision)
-            acknowledged = {run.agent: run for run in [next(runs, None)] if run is not None}
-            decisions = {
-                decision.agent: decision for decision in self.store.guard.history(agent, limit=1)
-            }
+    def _precision_of(self, agent: str) -> PrecisionReading:
+        runs = (run for run in self.store.runs(agent, limit=50) if run.precision)
+        acknowledged = {run.agent: run for run in [next(runs, None)] if run is not None}
+        history = self.store.guard.history(agent, limit=1)
+        return self._precision_state({each.agent: each for each in history}, acknowledged)
+
+    def _precision_state(
+        self, decisions: Mapping[str, Decision], acknowledged: Mapping[str, Run]
+    ) -> PrecisionReading:
         overrides = self.store.overrides.in_force()
         return PrecisionReading(self.daemon, self.in_force, overrides, decisions, acknowledged)
 
