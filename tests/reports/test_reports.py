@@ -115,9 +115,7 @@ def test_each_report_has_its_test_or_a_reason(report: str) -> None:
     assert name in names, f"{report}: {place} has no {name}"
 
 
-def trainer_of(
-    model: nn.Module, optimizer: torch.optim.Optimizer, **options: object
-) -> FP16Trainer:
+def trainer_of(model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> FP16Trainer:
     return FP16Trainer(model, optimizer, FP16TrainingConfig(cpu_half=True, **options))
 
 
