@@ -126,6 +126,7 @@ class Guarded:
     step: int = 0
     overhead: float = 0.0
     interval_steps: int = 1  # of a `BatchObserver`
+    _again_at: float = math.inf
 
     def __post_init__(self) -> None:
         self.state = self.wish()
@@ -197,10 +198,14 @@ class Guarded:
         """Search after a rollback; the answer arrives as many steps later as it took."""
         if self._answer is not None and trainer.training_steps >= self._answer[0]:
             answer, self._answer = self._answer[1], None
+            if answer.cause == "unexplained":  # as the worker's does, with other batches
+                self._again_at = trainer.training_steps + 200
             self.emit(answer)
+        if trainer.precision is not Precision.FP32 or trainer.training_steps >= self._again_at:
+            self._searched, self._again_at = False, math.inf
         if trainer.precision is not Precision.FP32:
-            self._searched = False
-        elif self.guard is not None and not self._searched and len(self.found) < 3:
+            return
+        if self.guard is not None and not self._searched and len(self.found) < 3:
             self._searched = True
             seconds = (time.monotonic() - self._begun - self.overhead) / trainer.training_steps
             found = self._search(trainer)

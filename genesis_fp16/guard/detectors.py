@@ -25,6 +25,8 @@ from infrastructure.events.event import (
 )
 
 WRONG_GRADIENT = 0.25  # relative error from which a gradient leads astray; pre-flight's limit
+BLOCKED = 0.05  # of the gradient, in parameters that get none: an optimizer such as Adam's
+# takes steps of one size for all parameters, so these count although their gradients are small
 _KEPT_EVENTS = 50  # of each kind, for the evidence
 
 # Student's t that chance exceeds once in 1000 times, by degrees of freedom; the last for all above.
@@ -350,6 +352,7 @@ class ComparisonDetector:
         lost, error = compared.underflow, compared.gradient_error
         if compared.comparable and lost is not None and error is not None:
             vanish = WRONG_GRADIENT < error < math.inf and lost > settings.guard_underflow
+            vanish |= (compared.blocked or 0.0) > BLOCKED
             if vanish and compared.loss_scale > self._scale:
                 self.left_to_scale += 1
             else:
@@ -391,12 +394,16 @@ def _loss_drift(
 
 
 def _underflow(compared: BaselineCompared, lost: list[float], settings: GuardSettings) -> Detection:
+    if (blocked := compared.blocked or 0.0) > BLOCKED:
+        found, limit = f"{blocked:.0%} of it in parameters that get none", BLOCKED
+    else:
+        found = f"the gradient's error is {compared.gradient_error:.0%}"
+        limit = settings.guard_underflow
     summary = (
         f"{lost[-1]:.0%} of the gradient's elements become zero in {compared.precision} and "
-        f"the gradient's error is {compared.gradient_error:.0%}, in {len(lost)} comparisons in a "
-        f"row; the limit is {settings.guard_underflow:.0%}"
+        f"{found}, in {len(lost)} comparisons in a row; the limit is {limit:.0%}"
     )
-    numbers = {"underflows": lost, "limit": settings.guard_underflow}
+    numbers = {"underflows": lost, "limit": limit, "blocked": blocked}
     numbers["gradient_error"] = compared.gradient_error or 0.0
     return Detection(trigger=Trigger.UNDERFLOW, summary=summary, numbers=numbers)
 

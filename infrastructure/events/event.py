@@ -269,6 +269,7 @@ class BaselineCompared(BaseEvent):
             are None if gradients were not compared, or FP32's is zero or not finite.
         gradient_cosine: Cosine of the two gradients; None also if the half one is not finite.
         underflow: Fraction of FP32's nonzero gradient elements that are zero in *precision*.
+        blocked: Fraction of them that belong to parameters whose gradient is zero in all elements.
         nonfinite_module: Operation and module, forward before backward, that first computed a
             value that is not finite in *precision*; empty if none did.
         worst_module: Module that contributes most to a finite *gradient_error*.
@@ -288,6 +289,7 @@ class BaselineCompared(BaseEvent):
     gradient_error: AnyNumber | None = None
     gradient_cosine: AnyNumber | None = None
     underflow: AnyNumber | None = None
+    blocked: AnyNumber | None = None
     nonfinite_module: PlainText = ""
     worst_module: PlainText = ""
     seconds: Amount | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -41,6 +42,7 @@ _BATCHES = 8
 _MOST_BATCH_BYTES = 1 << 28  # of all kept batches
 _POLL_SECONDS = 0.25
 _MOST_SEARCHES = 3  # in an attempt
+_STEPS_BETWEEN = 200  # searches that find half precision to agree: other batches may show the fault
 _GRACE_SECONDS = 120.0  # beyond the search's own time: imports, and the job to build
 _MOST_SUSPECTS = 4
 _MEMORY_FACTOR = 6  # of the weights: a copy, gradients, and activations
@@ -80,6 +82,7 @@ class RungSearch:
         self._history = LossHistory()
         self._suspects: deque[str] = deque(maxlen=_MOST_SUSPECTS)
         self._searched, self._searches = False, 0
+        self._again_at = math.inf  # step
         self._process: subprocess.Popen[bytes] | None = None
         self._step, self._next_poll, self._deadline = 0, 0.0, 0.0
 
@@ -113,10 +116,11 @@ class RungSearch:
 
     def observe(self, trainer: Trainer) -> None:
         """Begin a search if a rollback calls for one, or take its result; see `StepObserver`."""
-        if trainer.precision is not Precision.FP32:
-            self._searched = False
-        elif (
-            not self._searched
+        if trainer.precision is not Precision.FP32 or trainer.training_steps >= self._again_at:
+            self._searched, self._again_at = False, math.inf
+        if (
+            trainer.precision is Precision.FP32
+            and not self._searched
             and trainer.precision_state.reason in _ROLLED_BACK
             and len(self._batches) == self._batches.maxlen
         ):
@@ -233,6 +237,8 @@ class RungSearch:
             self._end("unfinished", f"the search failed, {why}")
             return
         self._folder.drop_tensors()
+        if found.cause == "unexplained" and self._searches < _MOST_SEARCHES:
+            self._again_at = self._step + _STEPS_BETWEEN
         self._emit(found)
 
     def _end(self, cause: RungCause, reason: str) -> None:

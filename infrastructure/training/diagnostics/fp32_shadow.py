@@ -87,6 +87,7 @@ class Fp32Shadow:
             gradient_error=difference.error,
             gradient_cosine=difference.cosine,
             underflow=difference.underflow,
+            blocked=difference.blocked,
             nonfinite_module=nonfinite_module,
             worst_module=difference.worst_module,
             seconds=half.seconds,
@@ -102,6 +103,7 @@ class GradientDifference:
     error: float | None = None
     cosine: float | None = None
     underflow: float | None = None
+    blocked: float | None = None
     worst_module: str = ""
 
 
@@ -126,11 +128,13 @@ def compare_gradients(
         return GradientDifference()
     table = torch.stack(rows).cpu()  # [parameters, sums]
     difference, exact_norm, half_norm = (float(torch.linalg.vector_norm(c)) for c in table.T[:3])
-    dot, lost, nonzero = (float(total) for total in table.T[3:].sum(1))
+    dot, lost, nonzero, blocked = (float(total) for total in table.T[3:].sum(1))
     if not 0.0 < exact_norm < math.inf:
         return GradientDifference()
     if not math.isfinite(half_norm):
-        return GradientDifference(error=math.inf, underflow=lost / nonzero)
+        return GradientDifference(
+            error=math.inf, underflow=lost / nonzero, blocked=blocked / nonzero
+        )
     shares: defaultdict[str, float] = defaultdict(float)
     for owner, distance in zip(owners, table[:, 0].tolist(), strict=True):
         shares[owner] += distance**2
@@ -138,18 +142,20 @@ def compare_gradients(
         error=difference / exact_norm,
         cosine=dot / (exact_norm * half_norm) if half_norm else 0.0,
         underflow=lost / nonzero,
+        blocked=blocked / nonzero,
         worst_module=max(shares, key=lambda owner: shares[owner]) if difference else "",
     )
 
 
 def _sums(half: Tensor | None, exact: Tensor, scale: float) -> Tensor:
-    """Float64 ``[6]``: norms of difference, exact and half; their product; lost, not zero."""
+    """Float64 ``[7]``: norms of difference, exact and half; product; lost, not zero, blocked."""
     half = torch.zeros_like(exact) if half is None else half / scale
     norms = [_norm(half - exact), _norm(exact), _norm(half)]
     dot = (half.double() * exact.double()).sum()
     nonzero = exact != 0.0
-    counts = [((half == 0.0) & nonzero).sum().double(), nonzero.sum().double()]
-    return torch.stack([*norms, dot, *counts])
+    lost, count = ((half == 0.0) & nonzero).sum().double(), nonzero.sum().double()
+    blocked = torch.where(lost == count, count, 0.0)
+    return torch.stack([*norms, dot, lost, count, blocked])
 
 
 def _norm(tensor: Tensor) -> Tensor:

@@ -200,11 +200,17 @@ def test_gradients_that_become_zero(compare, compared) -> None:
     assert [compare(event) for _ in range(3)] == [None, None, "underflow"]
 
 
+def test_parameters_that_get_no_gradient_although_it_is_small(compare, compared) -> None:
+    event = compared(underflow=0.1, blocked=0.1, gradient_error=0.001)
+    assert [compare(event) for _ in range(3)] == [None, None, "underflow"]
+
+
 @pytest.mark.parametrize(
     "harmless",
     [
         {"underflow": 0.9, "gradient_error": 0.01},  # the lost ones were next to nothing
         {"underflow": 0.1, "gradient_error": 0.8},  # whatever is wrong, it is not this
+        {"underflow": 0.9, "gradient_error": 0.01, "blocked": 0.04},
         {"underflow": None, "gradient_error": None},
         {"underflow": 0.9, "gradient_error": math.inf},  # an overflow
         {"underflow": 0.9, "gradient_error": 0.8, "comparable": False},

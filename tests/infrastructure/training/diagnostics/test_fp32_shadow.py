@@ -91,7 +91,8 @@ def test_gradients_lost_in_fp16_are_counted(compare):
     said = compare(faint)
     lost = faint[0].weight.numel() + faint[0].bias.numel()
     assert said.underflow == lost / sum(p.numel() for p in faint.parameters())
-    assert compare(net()).underflow == 0.0
+    assert said.blocked == said.underflow, "all that these parameters have"
+    assert compare(net()).underflow == compare(net()).blocked == 0.0
 
 
 def test_rounding_is_traced_to_the_module_it_comes_from(compare):
