@@ -58,7 +58,7 @@ def train(attempt: Attempt) -> Outcome:
         emit: Emit = stack.enter_context(PacedEvents(lambda event: _emit_and_save(attempt, event)))
         search = _rung_search(attempt, job, emit)
         if search is not None:
-            stack.callback(search.close)
+            stack.enter_context(search)
             emit = search.note
         env = TrainingEnv(
             device=attempt.device,

@@ -210,15 +210,20 @@ class Daemon:
             worker.kill()
 
 
-@pytest.fixture(scope="session")
-def quick_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the quick agent as installed: put it on the path."""
-    folder = tmp_path_factory.mktemp("quick")
+def install_quick_agent(folder: Path) -> None:
+    """Write the quick agent into *folder* as an installer would."""
     shutil.copy(Path(__file__).with_name("quick_agent.py"), folder)
     metadata = folder / "quick_agent-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: quick-agent\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[genesis.agents]\nquick = quick_agent:QuickAgent\n")
+
+
+@pytest.fixture(scope="session")
+def quick_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the quick agent as installed: put it on the path."""
+    folder = tmp_path_factory.mktemp("quick")
+    install_quick_agent(folder)
     return folder
 
 

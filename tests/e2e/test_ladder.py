@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from itertools import groupby
@@ -12,6 +11,7 @@ import pytest
 
 from infrastructure.events import read_events
 from infrastructure.events.event import Started
+from tests.e2e.ladder import configure, guilty_plugin, play, shown
 
 pytestmark = pytest.mark.e2e
 
@@ -19,31 +19,13 @@ RAISED = ("fp16", "default", 1.0)
 
 
 @pytest.fixture
-def daemon(make_daemon: Callable[..., object], tmp_path: Path, quick_plugin: Path):
+def daemon(make_daemon: Callable[..., object], tmp_path: Path):
     """A daemon, not yet started, whose agent trains without end in FP16 on the CPU."""
-    folder = shutil.copytree(quick_plugin, tmp_path / "plugin")
-    shutil.copy(Path(__file__).with_name("guilty_agent.py"), folder)
-    entry_points = folder / "quick_agent-1.0.dist-info" / "entry_points.txt"
-    entry_points.write_text("[genesis.agents]\nguilty = guilty_agent:GuiltyAgent\n")
-    daemon = make_daemon(python_path=folder)
-    daemon.configure(
-        GENESIS_CPU_HALF="true",
-        GENESIS_BASELINE_INTERVAL_STEPS=0,
-        GENESIS_BASELINE_EVERY_RUNS=0,
-        GENESIS_AGENTS__GUILTY__SCHEDULE='"every 1s"',
-        GENESIS_AGENTS__GUILTY__SETTINGS__EPOCHS=1_000_000,
-        GENESIS_AGENTS__GUILTY__SETTINGS__BATCHES_PER_EPOCH=500,
-        GENESIS_AGENTS__GUILTY__SETTINGS__PAUSE_SECONDS=0.01,
-    )
+    plugin = tmp_path / "plugin"
+    plugin.mkdir()
+    daemon = make_daemon(python_path=guilty_plugin(plugin))
+    configure(daemon)
     return daemon
-
-
-def shown(daemon) -> tuple[str, str, float] | None:
-    metrics = daemon.metrics()
-    for labels in metrics.labels("genesis_precision_info", agent="guilty"):
-        raised = metrics.value("genesis_raised_modules", agent="guilty")
-        return labels["effective"], labels["reason"], raised
-    return None
 
 
 def attempts(daemon) -> list[Path]:
@@ -99,3 +81,8 @@ def test_only_the_guilty_module_stays_in_fp32(daemon) -> None:
     done = daemon.cli("precision", "set", "fp32", "--reason", "let us see")
     assert done.returncode == 0, done.stderr
     daemon.wait_for(lambda: shown(daemon) == ("fp32", "operator", 0.0), "to obey the operator")
+
+
+def test_kills_and_commands_leave_one_state(daemon) -> None:
+    daemon.configure(GENESIS_GUARD_REENABLE="auto", GENESIS_GUARD_COOLDOWN_SECONDS=20)
+    play(daemon.start(), rounds=3, seed=2)

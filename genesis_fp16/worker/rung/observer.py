@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from infrastructure.events.role_precision import HalfName
 from infrastructure.precision_lab.rung.losses import LossHistory
 from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.training.distributed import is_sharded
+from infrastructure.training.loop import TrainingDivergedError
 from infrastructure.training.parts import Trainer
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.devices import has_half_type
@@ -43,6 +45,7 @@ _MOST_BATCH_BYTES = 1 << 28  # of all kept batches
 _POLL_SECONDS = 0.25
 _MOST_SEARCHES = 3  # in an attempt
 _STEPS_BETWEEN = 200  # searches that find half precision to agree: other batches may show the fault
+_LAST_SECONDS = 30.0  # for a search to end whose training has diverged
 _GRACE_SECONDS = 120.0  # beyond the search's own time: imports, and the job to build
 _MOST_SUSPECTS = 4
 _MEMORY_FACTOR = 6  # of the weights: a copy, gradients, and activations
@@ -130,8 +133,20 @@ class RungSearch:
             self._next_poll = self._clock() + _POLL_SECONDS
             self._poll(self._process)
 
-    def close(self) -> None:
-        """End a search under way: the training is over."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """End a search under way; of a training that has diverged, wait for what it finds."""
+        last = self._clock() + _LAST_SECONDS
+        while isinstance(error, TrainingDivergedError) and self._process is not None:
+            if self._clock() >= last:
+                break
+            time.sleep(_POLL_SECONDS)
+            self._poll(self._process)
+        self._close()
+
+    def _close(self) -> None:
         if self._process is not None:
             self._kill(self._process)
             self._folder.drop_tensors()
@@ -155,7 +170,7 @@ class RungSearch:
         if refusal := self._refusal(trainer):
             self._end("unfinished", refusal)
             return
-        self.close()
+        self._close()
         self._searches += 1
         request = RungRequest(
             half=self._half or "fp16",
@@ -234,6 +249,7 @@ class RungSearch:
             found = self._folder.result()
         except (OSError, ValueError):
             why = f"exit code {code}: {self._folder.log_end()}"
+            self._again_at = self._step + _STEPS_BETWEEN  # something else may have killed it
             self._end("unfinished", f"the search failed, {why}")
             return
         self._folder.drop_tensors()
