@@ -234,6 +234,12 @@ class Decision:
         return bool(self.modules) or Role.WORLD_MODEL in self.roles
 
     @property
+    def returned_at(self) -> float:
+        """Unix time at which the guard let half precision return by itself; 0 if it did not."""
+        tries = self.state is GuardState.PROBATION and self.actor == GUARD
+        return self.at if self.descended or tries else 0.0
+
+    @property
     def rung(self) -> Rung:
         """How much of the agent's job it takes out of its half precision."""
         if self.state is not GuardState.TRIPPED:

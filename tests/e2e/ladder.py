@@ -120,7 +120,7 @@ def play(daemon: Daemon, rounds: int, seed: int) -> None:
     """
     chance = random.Random(seed)
     for number in range(rounds):
-        time.sleep(chance.uniform(0.0, 6.0))
+        time.sleep(chance.uniform(0.0, 12.0))
         kind = disturb(daemon, chance)
         last = [""]
 
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw an undisturbed ladder into this file")
     parser.add_argument("--minutes", type=float, default=3.0, help="that the picture shows")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as text:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as text:
         folder = Path(text)
         plugin = folder / "plugin"
         plugin.mkdir()

@@ -421,7 +421,7 @@ def test_an_operator_ends_the_rung(world, storm) -> None:
     last = world.guard.decision("a")
     cleared = rules.clear_trip(last, now=world.now, actor="ann", reason="mended")
     assert cleared is not None
-    assert (cleared.state, cleared.modules) == ("probation", ())
+    assert (cleared.state, cleared.modules, cleared.returned_at) == ("probation", (), 0.0)
 
 
 def searched(cause: str, **changes: object) -> RungSearched:
@@ -467,7 +467,9 @@ def test_one_rung_further_down_after_a_quiet_time(world, storm, stats) -> None:
     world.now += world.settings.guard_cooldown_seconds
     world.guard.on_event("a", run.id, stats(steps=1))
     assert (world.state, world.guard.raised_modules("a")) == ("probation", ())
+    assert world.guard.decision("a").returned_at == world.now, "a worker's own fallback ends"
     storm(run)
+    assert world.guard.decision("a").returned_at == 0.0
     decision = world.guard.decision("a")
     assert (decision.rung, decision.level) == ("fp32", 2), "it climbs again"
     world.guard.on_event("a", run.id, found("head"))
