@@ -116,7 +116,9 @@ class Proposals:
             for name, supply in self._supplies.items()
         }
 
-    def count(self, name: str, child: Evaluation, gain: float, *, is_own: bool) -> None:
+    def count(
+        self, name: str, child: Evaluation, gain: float, *, is_own: bool, improvement: float
+    ) -> None:
         """Count an executed program that raised the best score by *gain*.
 
         Args:
@@ -124,9 +126,17 @@ class Proposals:
             child: The program.
             gain: Share of the failing checks by which it raised the best score.
             is_own: Whether the proposer wrote it; else it has further edits.
+            improvement: Share of the failing checks by which it is better than the given program.
         """
-        self.shares.count(name, gain=gain, is_repair=child.fixed, is_descendant=not is_own)
-        if is_own and name != EDITS:
+        is_proposal = is_own and name != EDITS
+        self.shares.count(
+            name,
+            gain=gain,
+            is_repair=child.fixed,
+            is_descendant=not is_own,
+            improvement=improvement if is_proposal else 0.0,
+        )
+        if is_proposal:
             self._tried[name].append(child)
 
     def drop(self, name: str, reason: str) -> None:

@@ -8,8 +8,10 @@ from typing import TypedDict
 
 from infrastructure.agent_contract.proposer import EDITS
 
-FLOOR = 1 / 11
-"""Share of all executions that other proposers have without a gain: a tenth of the edits'."""
+FLOOR = 1 / 16
+"""Share of all executions that other proposers have without a gain: a fifteenth of the edits'."""
+PROBES = 2
+"""Executions of each proposer that do not wait for the edits'."""
 PRIOR_RUNS = 10
 PRIOR_GAIN = 0.2  # of the edits in so many runs
 
@@ -56,8 +58,10 @@ class Account:
 class Shares:
     """A bandit with a floor over the edits and the other proposers.
 
-    A proposer's rate is what its candidates gained for each that was run. It may run as long as its
-    share of all executions is below its rate divided by the sum of all rates, or below the floor.
+    A proposer's rate is its credit for each candidate that was run: what they gained, or of its own
+    candidates how far they are better than the given program, for one may be right where others
+    come near. It may run `PROBES` candidates, and then as long as its share of all executions is
+    below its rate divided by the sum of all rates, or below the floor.
 
     Args:
         names: Names of the proposers besides `EDITS`.
@@ -68,14 +72,28 @@ class Shares:
         self._floor = FLOOR / max(1, len(names))
 
     def count(
-        self, name: str, *, gain: float, is_repair: bool, is_descendant: bool = False
+        self,
+        name: str,
+        *,
+        gain: float,
+        is_repair: bool,
+        is_descendant: bool = False,
+        improvement: float = 0.0,
     ) -> None:
-        """Count an executed candidate of *name* that raised the best score by *gain*."""
+        """Count an executed candidate of *name* that raised the best score by *gain*.
+
+        Args:
+            name: The proposer.
+            gain: Share of the failing checks by which it raised the best score.
+            is_repair: Whether it passes every check.
+            is_descendant: Whether it has further edits than the proposer's candidate.
+            improvement: Share of the failing checks by which it is better than the given program.
+        """
         account = self.accounts[name]
         account.run += not is_descendant
         account.descendants += is_descendant
         account.gained += gain
-        account.credit += gain
+        account.credit += max(gain, improvement)
         account.repairs += is_repair
 
     def executed(self) -> dict[str, int]:
@@ -105,7 +123,9 @@ class Shares:
         """
         done = 1 + sum(chosen.values())
         slack = {
-            name: self.share(name) * done - 1 - chosen[name] for name in ready if name != EDITS
+            name: max(PROBES, self.share(name) * done) - 1 - chosen[name]
+            for name in ready
+            if name != EDITS
         }
         best = max(slack, key=lambda name: slack[name], default=EDITS)
         return best if EDITS not in ready or slack.get(best, -1.0) >= 0.0 else EDITS

@@ -273,9 +273,14 @@ class Evolution:
         self.split["order_dependent"] += child.depends_on_order
         best = self.archive.best.score
         is_kept = self.archive.add(child, parent)
-        gain = (self.archive.best.score - best) / ((1.0 - self._root.score) or 1.0)
-        is_own = is_proposal or owner == EDITS
-        self.proposals.count(owner, child, gain, is_own=is_own)
+        missing = (1.0 - self._root.score) or 1.0
+        self.proposals.count(
+            owner,
+            child,
+            (self.archive.best.score - best) / missing,
+            is_own=is_proposal or owner == EDITS,
+            improvement=max(0.0, child.score - self._root.score) / missing,
+        )
         gains_nothing = is_proposal and child.score <= parent.score
         if is_kept and not gains_nothing and self._may_grow(child):
             odds = SECOND * choice.chance * _ratio(parent, child)

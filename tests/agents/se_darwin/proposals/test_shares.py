@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agents.se_darwin.proposals.shares import Shares
+from agents.se_darwin.proposals.shares import PROBES, Shares
 from infrastructure.agent_contract.proposer import EDITS
 
 
@@ -13,19 +13,19 @@ def _play(shares: Shares, count: int, gains: dict[str, float]) -> dict[str, int]
     return turns
 
 
-def test_a_proposer_that_gains_nothing_costs_a_tenth_of_the_edits_at_any_time() -> None:
+def test_a_proposer_that_gains_nothing_costs_two_and_a_fifteenth_of_the_edits() -> None:
     shares = Shares(["useless"])
     turns = dict.fromkeys(shares.accounts, 0)
     for _ in range(500):
         turns[shares.next([EDITS, "useless"], turns)] += 1
-        assert turns["useless"] <= turns[EDITS] / 10
-    assert turns["useless"] >= 45, "nor does it starve"
+        assert turns["useless"] <= PROBES + turns[EDITS] / 15
+    assert turns["useless"] >= 30, "nor does it starve"
 
 
 def test_several_useless_proposers_share_the_floor() -> None:
     turns = _play(Shares(["one", "two", "three"]), 1000, {})
-    assert 80 < 1000 - turns[EDITS] <= 91
-    assert min(turns.values()) > 20
+    assert 56 < 1000 - turns[EDITS] <= 70
+    assert min(turns.values()) > 15
 
 
 def test_a_share_follows_what_was_gained() -> None:
@@ -38,6 +38,17 @@ def test_a_share_follows_what_was_gained() -> None:
     for _ in range(400):
         shares.count("good", gain=0.0, is_repair=False)
     assert shares.share("good") < 0.2
+
+
+def test_candidates_better_than_the_given_program_let_others_follow_at_once() -> None:
+    shares = Shares(["good"])
+    turns = dict.fromkeys(shares.accounts, 0)
+    for _ in range(30):
+        name = shares.next(list(shares.accounts), turns)
+        turns[name] += 1
+        improvement = 0.5 if name == "good" else 0.0
+        shares.count(name, gain=0.0, is_repair=False, improvement=improvement)
+    assert turns["good"] > 20
 
 
 def test_without_edits_the_others_take_all_turns() -> None:
