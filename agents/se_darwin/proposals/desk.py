@@ -12,7 +12,7 @@ from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.edits.edit_space import definition_of
 from agents.se_darwin.proposals.checks import CheckTexts, failing_checks
 from agents.se_darwin.proposals.intake import DroppedProposalError, Proposal, read_proposal
-from agents.se_darwin.proposals.shares import ProposerReport, Shares
+from agents.se_darwin.proposals.shares import ProposerReport, Shares, worth
 from agents.se_darwin.proposals.supply import Supply
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation, line_suspiciousness
@@ -117,7 +117,7 @@ class Proposals:
         }
 
     def count(
-        self, name: str, child: Evaluation, gain: float, *, is_own: bool, improvement: float
+        self, name: str, child: Evaluation, gain: float, *, is_own: bool, given: float
     ) -> None:
         """Count an executed program that raised the best score by *gain*.
 
@@ -126,7 +126,7 @@ class Proposals:
             child: The program.
             gain: Share of the failing checks by which it raised the best score.
             is_own: Whether the proposer wrote it; else it has further edits.
-            improvement: Share of the failing checks by which it is better than the given program.
+            given: Score of the given program.
         """
         is_proposal = is_own and name != EDITS
         self.shares.count(
@@ -134,7 +134,7 @@ class Proposals:
             gain=gain,
             is_repair=child.fixed,
             is_descendant=not is_own,
-            improvement=improvement if is_proposal else 0.0,
+            worth=worth(child.score, given) if is_proposal else 0.0,
         )
         if is_proposal:
             self._tried[name].append(child)

@@ -13,6 +13,7 @@ FLOOR = 1 / 16
 PROBES = 2
 """Executions of each proposer that do not wait for the edits'."""
 PRIOR_RUNS = 10
+PLAUSIBLE = 0.1
 PRIOR_GAIN = 0.2  # of the edits in so many runs
 
 
@@ -38,6 +39,17 @@ class ProposerReport(TypedDict):
     summary: str
 
 
+def worth(score: float, given: float) -> float:
+    """Return how promising a proposer is whose candidate has that *score*, in [0, 1.1].
+
+    It is worth something if it is not worse than the *given* program, and more the more of the
+    failing checks it passes. Scores are shares of passed checks.
+    """
+    if score < given or score == 0.0:
+        return 0.0
+    return PLAUSIBLE + (score - given) / ((1.0 - given) or 1.0)
+
+
 @dataclass(kw_only=True, slots=True)
 class Account:
     """What became of one proposer's candidates; see `ProposerReport`."""
@@ -58,10 +70,10 @@ class Account:
 class Shares:
     """A bandit with a floor over the edits and the other proposers.
 
-    A proposer's rate is its credit for each candidate that was run: what they gained, or of its own
-    candidates how far they are better than the given program, for one may be right where others
-    come near. It may run `PROBES` candidates, and then as long as its share of all executions is
-    below its rate divided by the sum of all rates, or below the floor.
+    A proposer's rate is its credit for each candidate that was run: what they gained, or the worth
+    of its own candidates, for one may be right where others come near. It may run `PROBES`
+    candidates, and then as long as its share of all executions is below its rate divided by the sum
+    of all rates, or below the floor.
 
     Args:
         names: Names of the proposers besides `EDITS`.
@@ -78,7 +90,7 @@ class Shares:
         gain: float,
         is_repair: bool,
         is_descendant: bool = False,
-        improvement: float = 0.0,
+        worth: float = 0.0,
     ) -> None:
         """Count an executed candidate of *name* that raised the best score by *gain*.
 
@@ -87,13 +99,13 @@ class Shares:
             gain: Share of the failing checks by which it raised the best score.
             is_repair: Whether it passes every check.
             is_descendant: Whether it has further edits than the proposer's candidate.
-            improvement: Share of the failing checks by which it is better than the given program.
+            worth: See `worth`.
         """
         account = self.accounts[name]
         account.run += not is_descendant
         account.descendants += is_descendant
         account.gained += gain
-        account.credit += max(gain, improvement)
+        account.credit += max(gain, worth)
         account.repairs += is_repair
 
     def executed(self) -> dict[str, int]:

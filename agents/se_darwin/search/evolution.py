@@ -273,13 +273,13 @@ class Evolution:
         self.split["order_dependent"] += child.depends_on_order
         best = self.archive.best.score
         is_kept = self.archive.add(child, parent)
-        missing = (1.0 - self._root.score) or 1.0
+        gain = (self.archive.best.score - best) / ((1.0 - self._root.score) or 1.0)
         self.proposals.count(
             owner,
             child,
-            (self.archive.best.score - best) / missing,
+            gain,
             is_own=is_proposal or owner == EDITS,
-            improvement=max(0.0, child.score - self._root.score) / missing,
+            given=self._root.score,
         )
         gains_nothing = is_proposal and child.score <= parent.score
         if is_kept and not gains_nothing and self._may_grow(child):

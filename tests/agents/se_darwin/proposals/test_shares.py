@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agents.se_darwin.proposals.shares import PROBES, Shares
+from agents.se_darwin.proposals.shares import PROBES, Shares, worth
 from infrastructure.agent_contract.proposer import EDITS
 
 
@@ -40,15 +40,20 @@ def test_a_share_follows_what_was_gained() -> None:
     assert shares.share("good") < 0.2
 
 
-def test_candidates_better_than_the_given_program_let_others_follow_at_once() -> None:
+def test_candidates_as_good_as_the_given_program_let_others_follow_at_once() -> None:
     shares = Shares(["good"])
     turns = dict.fromkeys(shares.accounts, 0)
     for _ in range(30):
         name = shares.next(list(shares.accounts), turns)
         turns[name] += 1
-        improvement = 0.5 if name == "good" else 0.0
-        shares.count(name, gain=0.0, is_repair=False, improvement=improvement)
+        of_this = worth(0.5, 0.5) if name == "good" else 0.0
+        shares.count(name, gain=0.0, is_repair=False, worth=of_this)
     assert turns["good"] > 20
+
+
+def test_a_candidate_is_worth_something_unless_it_is_worse_than_the_given_program() -> None:
+    assert worth(0.0, 0.0) == worth(0.4, 0.5) == 0.0
+    assert 0.0 < worth(0.5, 0.5) < worth(0.75, 0.5) < worth(1.0, 0.5) == worth(1.0, 0.0)
 
 
 def test_without_edits_the_others_take_all_turns() -> None:
