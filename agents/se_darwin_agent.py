@@ -206,7 +206,8 @@ class SEDarwinAgent(WorldModelAgent):
                 best = result
             if is_repaired:
                 others = function.all_failing - function.failing
-                tried += [f"{others} failing checks do not visit it: run again"] if others else []
+                if others:
+                    tried.append(f"again, for {others} failing checks that do not visit it")
                 break
             if result["ended"] == "stopped":
                 break

@@ -312,7 +312,7 @@ def _print(result: RepairResult, folder: Path) -> None:
         if best.edits:
             typer.echo(f"the best program so far:\n{best.diff}", err=True)
     for line in result.functions:
-        typer.echo(f"function {plain(line, 1000)}")
+        typer.echo(f"tried: {plain(line, 1000)}")
     if result.certainty is not None:
         _print_certainty(result.certainty)
     _print_search(result)

@@ -21,7 +21,7 @@ MOST_FUNCTIONS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuspiciousFunction:
-    """A function that failing checks visit.
+    """A function that failing checks visit, or checks before them in the same test.
 
     Attributes:
         name: ``function`` or ``Class.method``.
@@ -69,10 +69,11 @@ def suspicious_functions(
     passed = [case.passes(output) for case, output in zip(cases, execution.outputs, strict=True)]
     if all(passed):
         raise PytestSuiteError(f"nothing to repair: all {len(cases)} checks pass")
+    visited = list(_visited(cases, execution))
     found = [
         function
         for name, node in _functions(ast.parse(code).body)
-        if (function := _measure(name, node, execution, passed)) is not None
+        if (function := _measure(name, node, visited, passed)) is not None
     ]
     if not found:
         failing = _first_failing(cases, passed)
@@ -92,15 +93,25 @@ def suspicious_functions(
     return found[:MOST_FUNCTIONS]
 
 
+def _visited(cases: Sequence[TestCase], execution: Execution) -> Iterator[frozenset[int]]:
+    """Yield the lines that each check visits, or those before it in its test."""
+    lines, test = frozenset[int](), ""
+    for case, output in zip(cases, execution.outputs, strict=True):
+        name = str(case.arguments[0]).partition(",")[0]
+        lines, test = lines if name == test else frozenset(), name
+        lines |= output.lines if output is not None else frozenset()
+        yield lines
+
+
 def _measure(
-    name: str, node: FunctionNode, execution: Execution, passed: Sequence[bool]
+    name: str, node: FunctionNode, visited: Sequence[frozenset[int]], passed: Sequence[bool]
 ) -> SuspiciousFunction | None:
     """Return how checks visit the function; None if no failing one does."""
     lines = _lines(node)
     visits = [
         is_passed
-        for is_passed, output in zip(passed, execution.outputs, strict=True)
-        if output is not None and not output.lines.isdisjoint(lines)
+        for is_passed, there in zip(passed, visited, strict=True)
+        if not there.isdisjoint(lines)
     ]
     failing, failures = visits.count(False), passed.count(False)
     if not failing:
