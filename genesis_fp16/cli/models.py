@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from genesis_fp16.cli.arguments import check_agent_name, check_reason
+from genesis_fp16.cli.arguments import check_agent_name
 from genesis_fp16.cli.output import JsonFlag, print_json, print_line, print_table
 from genesis_fp16.cli.settings import load_location
-from genesis_fp16.cli.store import open_existing_store, open_store
+from genesis_fp16.cli.store import ReasonOption, changing, open_existing_store
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.domain.moments import moment
 
@@ -63,20 +63,18 @@ def list_versions(agent: str, as_json: JsonFlag = False) -> None:
 @app.command("rollback")
 def roll_back(
     agent: str,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")],
+    reason: ReasonOption,
     to: Annotated[
         str | None, typer.Option("--to", help="Version to use; else the one in use before.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Make an earlier version of AGENT's model the one in use; later runs must beat that one."""
-    from genesis_fp16.cli.actor import actor
     from genesis_fp16.daemon import models
 
-    settings, why = load_location(), check_reason(reason)
-    with open_store(settings) as store:
-        name = check_agent_name(agent, store) or agent
-        version = models.roll_back(settings, store, name, to, actor=actor(), reason=why)
+    with changing(agent, reason) as change:
+        name = change.agent
+        version = models.roll_back(change.settings, change.store, name, to, **change.audit)
     if as_json:
         print_json(version.model_dump(mode="json"))
         return
@@ -116,17 +114,15 @@ def export(
 @app.command("keep")
 def keep(
     agent: str,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")],
+    reason: ReasonOption,
     as_json: JsonFlag = False,
 ) -> None:
     """Let the guard leave AGENT's model in use alone, until another version is published."""
-    from genesis_fp16.cli.actor import actor
     from genesis_fp16.daemon import models
 
-    settings, why = load_location(), check_reason(reason)
-    with open_store(settings) as store:
-        name = check_agent_name(agent, store) or agent
-        version = models.keep_in_use(settings, store, name, actor=actor(), reason=why)
+    with changing(agent, reason) as change:
+        name = change.agent
+        version = models.keep_in_use(change.settings, change.store, name, **change.audit)
     if as_json:
         print_json({"agent": name, "kept": version})
         return

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from genesis_fp16.cli.arguments import check_agent_name, check_reason
+from genesis_fp16.cli.arguments import check_agent_name
 from genesis_fp16.cli.output import JsonFlag, print_json, print_line
 from genesis_fp16.cli.settings import load_location
-from genesis_fp16.cli.store import open_existing_store, open_store
+from genesis_fp16.cli.store import ReasonOption, changing, open_existing_store
 from genesis_fp16.domain.errors import GenesisError
 from infrastructure.decisions import LOG_FOLDER
 from infrastructure.files import atomic_file
@@ -36,17 +36,15 @@ class DecisionsError(GenesisError, ValueError):
 def delete(
     agent: str,
     group: Annotated[str, typer.Option("--group", help="Group of the records, as reported.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")],
+    reason: ReasonOption,
     as_json: JsonFlag = False,
 ) -> None:
     """Remove all records of a group of AGENT, and list the models that have seen them."""
-    from genesis_fp16.cli.actor import actor
     from genesis_fp16.daemon import records
 
-    settings, why = load_location(), check_reason(reason)
-    with open_store(settings) as store:
-        name = check_agent_name(agent, store) or agent
-        removed = records.delete_group(settings, store, name, group, actor=actor(), reason=why)
+    with changing(agent, reason) as change:
+        name = change.agent
+        removed = records.delete_group(change.settings, change.store, name, group, **change.audit)
     if as_json:
         print_json(records.as_json(removed))
         return

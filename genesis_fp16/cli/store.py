@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
+import typer
+
+from genesis_fp16.cli.arguments import check_agent_name, check_reason
+from genesis_fp16.cli.settings import load_location
 from genesis_fp16.settings import Settings
 
 if TYPE_CHECKING:
     from genesis_fp16.store import Store
+
+
+ReasonOption: TypeAlias = Annotated[
+    str, typer.Option("--reason", help="Why; kept in the audit trail.")
+]
 
 
 @contextmanager
@@ -46,6 +56,41 @@ def open_store(settings: Settings) -> Iterator[Store]:
         closing(Store.open(settings)) as store,
     ):
         yield store
+
+
+class Audit(TypedDict):
+    """Who changes something, and why."""
+
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentChange:
+    """A change of an agent's that the audit trail tells: *audit* has the actor and the reason."""
+
+    settings: Settings
+    store: Store
+    agent: str
+    audit: Audit
+
+
+@contextmanager
+def changing(agent: str, reason: str) -> Iterator[AgentChange]:
+    """Open the store for a change of *agent* by the caller.
+
+    Raises:
+        BadParameter: There is no *reason*.
+        UnknownNameError: There is no such agent; the message suggests a name.
+        StoreError: As for `open_store`.
+    """
+    from genesis_fp16.cli.actor import actor
+
+    settings, why = load_location(), check_reason(reason)
+    with open_store(settings) as store:
+        name = check_agent_name(agent, store) or agent
+        audit = Audit(actor=actor(), reason=why)
+        yield AgentChange(settings=settings, store=store, agent=name, audit=audit)
 
 
 def _database_exists(settings: Settings) -> bool:

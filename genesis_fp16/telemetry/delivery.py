@@ -43,11 +43,9 @@ class Delivery(Generic[Batch]):
         clock: Callable[[], float],
     ) -> None:
         self._signal, self._notice, self._clock = signal, notice, clock
-        self._status: int | None = None
         self._away_since, self._next_at, self._delay = math.nan, 0.0, FIRST_SECONDS
-        session = requests.Session()
-        session.hooks["response"].append(self._note_status)
-        self._exporter = make(session)
+        self._session = _Session()
+        self._exporter = make(self._session)
 
     @property
     def is_due(self) -> bool:
@@ -56,16 +54,20 @@ class Delivery(Generic[Batch]):
 
     def send(self, batch: Batch) -> Fate:
         """Send *batch*; waits for the receiver as long as OTEL_EXPORTER_OTLP_TIMEOUT says."""
-        self._status = None
+        session = self._session
+        session.asked, session.status = False, None
         result = self._exporter.export(batch)
         if result.name == "SUCCESS":
             self._came_back()
             return Fate.SENT
-        if self._status in _NEVER_ACCEPTED:
+        if not session.asked:  # the exporter could not write it in the protocol's form
+            self._notice("telemetry_refused", signal=self._signal, remedy="it is left out")
+            return Fate.REFUSED
+        if session.status in _NEVER_ACCEPTED:
             self._came_back()
             remedy = "it is left out; ask the receiver's log why"
             self._notice(
-                "telemetry_refused", signal=self._signal, status=self._status, remedy=remedy
+                "telemetry_refused", signal=self._signal, status=session.status, remedy=remedy
             )
             return Fate.REFUSED
         if math.isnan(self._away_since):
@@ -73,7 +75,7 @@ class Delivery(Generic[Batch]):
             self._notice(
                 "telemetry_not_delivered",
                 signal=self._signal,
-                status="no answer" if self._status is None else self._status,
+                status="no answer" if session.status is None else session.status,
                 remedy="it waits and is sent later; see OTEL_EXPORTER_OTLP_ENDPOINT and _HEADERS",
             )
         self._next_at = self._clock() + self._delay
@@ -90,5 +92,19 @@ class Delivery(Generic[Batch]):
             self._notice("telemetry_delivered_again", signal=self._signal, away_seconds=seconds)
         self._away_since, self._next_at, self._delay = math.nan, 0.0, FIRST_SECONDS
 
-    def _note_status(self, response: requests.Response, *_: object, **__: object) -> None:
-        self._status = response.status_code
+
+class _Session(requests.Session):
+    """Tells whether the receiver was *asked*, and the last *status* that it answered."""
+
+    asked: bool = False
+    status: int | None = None
+
+    def send(  # the library's signature
+        self,
+        request: requests.PreparedRequest,
+        **options: Any,  # noqa: ANN401
+    ) -> requests.Response:
+        self.asked = True
+        response = super().send(request, **options)
+        self.status = response.status_code
+        return response

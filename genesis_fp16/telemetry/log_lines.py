@@ -22,9 +22,13 @@ from opentelemetry.trace import (
 
 from genesis_fp16.domain.telemetry import span_id, trace_id
 from genesis_fp16.telemetry.position import Position
+from infrastructure.events.plain_text import plain
 
 MOST_BYTES = 1 << 20  # of one export
+LONGEST_TRACE = 20_000  # characters of a traceback
 _HEAD_BYTES = 30
+_INT64 = 1 << 63
+_LATEST = 1e10  # Unix time that fits into the protocol's 64 bits of nanoseconds
 _SEVERITY = {
     "debug": SeverityNumber.DEBUG,
     "info": SeverityNumber.INFO,
@@ -61,19 +65,21 @@ def record_of(line: bytes, resource: Resource, scope: InstrumentationScope) -> R
     """The record of one line; any other text than a JSON object is the record itself."""
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         fields = {"event": line.decode(errors="replace")}
-    at = round(float(fields.pop("time", 0.0)) * 1e9)
-    level, event = str(fields.pop("level", "info")), str(fields.pop("event", ""))
+    seconds = fields.pop("time", 0.0)
+    known = isinstance(seconds, int | float) and 0.0 <= seconds < _LATEST
+    at = round(seconds * 1e9) if known else 0
+    level, event = (plain(str(fields.pop(name, ""))) for name in ("level", "event"))
     run_id = fields.get("run_id")
     exception = fields.pop("exception", None)
     attributes = _attributes(fields)
     if exception is not None:
-        attributes[exception_attributes.EXCEPTION_STACKTRACE] = str(exception)
+        attributes[exception_attributes.EXCEPTION_STACKTRACE] = plain(str(exception), LONGEST_TRACE)
     of_run = Context()
-    if isinstance(run_id, str):
+    if isinstance(run_id, str) and run_id.isascii():
         flags = TraceFlags(TraceFlags.SAMPLED)
         span = SpanContext(trace_id(run_id), span_id(run_id), is_remote=False, trace_flags=flags)
         of_run = set_span_in_context(NonRecordingSpan(span), of_run)
@@ -93,10 +99,12 @@ def record_of(line: bytes, resource: Resource, scope: InstrumentationScope) -> R
 def _attributes(fields: Mapping[str, object]) -> dict[str, str | bool | int | float]:
     found: dict[str, str | bool | int | float] = {}
     for name, value in fields.items():
-        plain = value if isinstance(value, str | bool | int | float) else json.dumps(value)
-        if value is not None:
-            found[_NAMES.get(name, name)] = plain
-    return found
+        if isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < _INT64):
+            found[_NAMES.get(name, name)] = value
+        elif value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            found[_NAMES.get(name, name)] = plain(text)  # JSON may name half of a character
+    return {plain(name): value for name, value in found.items()}
 
 
 def _head(path: Path) -> str:

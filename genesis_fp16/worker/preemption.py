@@ -20,7 +20,7 @@ ANSWER_SECONDS = 2.0
 _HEADERS = {"Metadata-Flavor": "Google", "Metadata": "true"}  # Google's and Azure's ask for them
 _TOKEN_PATH, _TOKEN_SECONDS = "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN = "X-aws-ec2-metadata-token"  # noqa: S105  # the name of a header
-_ENDINGS = {"Preempt", "Terminate", "Redeploy"}  # of Azure's events; a reboot is none
+_ENDINGS = ("Preempt", "Terminate", "Redeploy")  # of Azure's events; a reboot is none
 
 OnNotice = Callable[[str], None]
 
@@ -56,10 +56,11 @@ def announces_end(text: str) -> bool:
         return False
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
-    if isinstance(found, dict) and "Events" in found:
-        return any(event.get("EventType") in _ENDINGS for event in found["Events"])
+    if isinstance(found, dict) and isinstance(found.get("Events"), list):
+        events = (event for event in found["Events"] if isinstance(event, dict))
+        return any(event.get("EventType") in _ENDINGS for event in events)
     return bool(found)
 
 

@@ -10,6 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from genesis_fp16.daemon.backup import BackupError
 from genesis_fp16.daemon.backup.backup import MANIFEST, verify
@@ -17,8 +20,11 @@ from genesis_fp16.domain.schedule import next_due
 from genesis_fp16.predictor.problems import ProblemError
 from genesis_fp16.predictor.requests import BODIES, read_body
 from genesis_fp16.settings import SettingsError, load_settings
+from genesis_fp16.telemetry.log_lines import record_of
+from genesis_fp16.worker.preemption import announces_end
 from infrastructure.agent_contract import Schedule, Transition
 from infrastructure.decisions import records as decision_records
+from infrastructure.decisions.dsjson import DsjsonError, read_line
 from infrastructure.events import EventTail
 from infrastructure.training.checkpoints.checkpoint import (
     CheckpointError,
@@ -72,6 +78,26 @@ class Target:
     seeds: list[bytes]
     call: Callable[[bytes], Any]
     refuses: tuple[type[Exception], ...]
+
+
+DSJSON = {
+    "_label_cost": -1.0,
+    "_label_probability": 0.5,
+    "_label_Action": 1,
+    "_labelIndex": 0,
+    "o": [{"v": 1.0, "EventId": "a"}],
+    "Timestamp": "2026-11-25T08:00:00.000000Z",
+    "EventId": "a",
+    "a": [1, 2],
+    "c": {"user": {"age": 3, "tags": ["x", "y"]}, "_multi": [{"action": {"t": 1}}, {"b": True}]},
+    "p": [0.5, 0.5],
+    "_genesis": {"group": "g", "next_observation": {"x": 1.0}, "rewarded": True},
+}
+
+
+def _log_line(content: bytes) -> None:
+    record = record_of(content, Resource({}), InstrumentationScope("fuzz"))
+    encode_logs([record]).SerializeToString()
 
 
 def _dump(*documents: object) -> list[bytes]:
@@ -171,6 +197,17 @@ TARGETS = {
         seeds=[decision_records.encode_line({"kind": "decision", "id": "a"})],
         call=decision_records.decode_line,
         refuses=(decision_records.DamagedLineError,),
+    ),
+    "dsjson": Target(seeds=_dump(DSJSON), call=read_line, refuses=(DsjsonError,)),
+    "log to export": Target(
+        seeds=_dump({"time": 1.5, "event": "run_ended", "run_id": "a", "level": "info", "n": 1}),
+        call=_log_line,
+        refuses=(),
+    ),
+    "notice of preemption": Target(
+        seeds=[b"FALSE", b'{"action": "stop"}', b'{"Events": [{"EventType": "Preempt"}]}'],
+        call=lambda content: announces_end(content.decode(errors="replace")),
+        refuses=(),
     ),
     "predictor's bodies": Target(
         seeds=_dump(

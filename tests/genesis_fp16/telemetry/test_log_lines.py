@@ -65,6 +65,10 @@ def test_a_line_becomes_a_record_of_its_run_and_a_damaged_one_its_text() -> None
     )
     assert (record.trace_id, record.span_id) == (trace_id("r1"), span_id("r1"))
     assert record.attributes == {"genesis.run.id": "r1", "steps": 3}
+    odd = record_of(
+        b'{"event": "a", "x": "\\ud800b", "n": 9223372036854775808}', Resource({}), SCOPE
+    )
+    assert odd.log_record.attributes == {"x": "b", "n": "9223372036854775808"}
     assert record_of(b'{"cut', Resource({}), SCOPE).log_record.body == '{"cut'
 
 

@@ -1,5 +1,7 @@
 """Metrics as OpenTelemetry's, and what becomes of a batch."""
 
+from dataclasses import replace
+
 import pytest
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.resources import Resource
@@ -55,6 +57,8 @@ def test_counters_gauges_and_histograms_arrive_with_the_runs_that_explain_them(
         assert point.sum == pytest.approx(0.4)
         assert metrics["genesis_leader"].gauge.data_points
 
+        wrong = replace(sent, resource_metrics=[None])
+        assert delivery.send(wrong) is Fate.REFUSED, "it would never be delivered"
         receiver.status = 400
         assert delivery.send(sent) is Fate.REFUSED, "the protocol forbids to send it again"
         receiver.status = 403
@@ -64,5 +68,8 @@ def test_counters_gauges_and_histograms_arrive_with_the_runs_that_explain_them(
         assert delivery.is_due
         receiver.status = 200
         assert delivery.send(sent) is Fate.SENT
-    assert notices == ["telemetry_refused", "telemetry_not_delivered", "telemetry_delivered_again"]
+    assert notices == ["telemetry_refused"] * 2 + [
+        "telemetry_not_delivered",
+        "telemetry_delivered_again",
+    ]
     delivery.close()
