@@ -109,6 +109,29 @@ def state(effective: Any) -> PrecisionState:
     return PrecisionState(requested="fp16", effective=effective, reason="operator")
 
 
+def telemetry() -> dict[str, Any]:
+    """The asynchronous copy of the statistics to the host, which is read later."""
+    noted: list[str] = []
+
+    class Event:  # of CUDA's; it has happened at once
+        def record(self, _stream: object) -> None:
+            noted.append("recorded")
+
+        def query(self) -> bool:
+            return True
+
+    vars(torch.cuda).update(Event=Event, current_stream=lambda *_: None)
+    trainer, polls = trainer_of(), list[Any]()
+    steps(trainer)
+    started = reads(lambda: polls.append(trainer.start_reading()))
+    steps(trainer)
+    return {
+        "telemetry_reads": started,
+        "telemetry_copies": noted,
+        "telemetry_poll_reads": reads(polls[0]),
+    }
+
+
 def main() -> None:
     found: dict[str, Any] = {}
     # The start-up check compares numbers, which no fake tensor has; the CPU's tests run it.
@@ -139,6 +162,8 @@ def main() -> None:
             lambda: trainer.backward_and_step(trainer.training_step(batch(), loss_of))
         )
         found["stats_read"] = reads(lambda: trainer_of().get_stats())
+
+        found |= telemetry()
 
         saved = trainer_of()
         steps(saved)

@@ -59,6 +59,11 @@ def test_a_read_in_a_step_is_noticed_there(found: dict[str, Any]) -> None:
     assert found["stats_read"] is True
 
 
+def test_telemetry_copies_without_a_read_and_reads_the_copy_later(found: dict[str, Any]) -> None:
+    assert (found["telemetry_reads"], found["telemetry_copies"]) == (False, ["recorded"])
+    assert found["telemetry_poll_reads"] is True
+
+
 def test_checkpoints_and_graphs_stay_on_the_device(found: dict[str, Any]) -> None:
     assert found["weights_on"] == ["cuda:0"]
     assert "cuda:0" in found["moments_on"]
