@@ -61,12 +61,15 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
     """Everything that the store and the evidence say about the agent."""
     run = next((run for run in store.runs(agent) if run.precision), None)
     decisions = store.guard.history(agent, limit=50)
-    last_trip = next((decision for decision in decisions if decision.state == "tripped"), None)
+    trips = (decision for decision in decisions if decision.state == "tripped")
+    last_trip = next((decision for decision in trips if not decision.descended), None)
     home = settings.home.absolute()
     evidence, problem = _evidence(home, last_trip) if last_trip else (None, "")
     return {
         "run": {name: getattr(run, name) for name in _RUN_FIELDS} if run else None,
-        "decisions": [asdict(decision) for decision in decisions],
+        "decisions": [
+            {**asdict(decision), "descended": decision.descended} for decision in decisions
+        ],
         "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
         "evidence_trouble": problem,
@@ -241,9 +244,8 @@ def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
 
 def _trip(answer: dict[str, Any]) -> Iterator[str]:
     """The last trip and its numbers."""
-    trip = next(
-        (decision for decision in answer["decisions"] if decision["state"] == "tripped"), None
-    )
+    trips = (decision for decision in answer["decisions"] if decision["state"] == "tripped")
+    trip = next((decision for decision in trips if not decision["descended"]), None)
     if trip is None:
         return
     yield f"Last trip     {trip['trigger']} at {moment(trip['at'])}: {trip['reason']}"

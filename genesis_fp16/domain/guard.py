@@ -299,7 +299,8 @@ def descend(
         return _follow(last, GuardState.PROBATION, now=now, run_id=run_id, reason=found.reason)
     if not (found.modules or found.half_type):
         return None
-    half_type = None if found.modules else found.half_type
+    changed = () if found.modules else (Role.WORLD_MODEL, *found.roles)
+    roles = {role: found.half_type for role in changed if found.half_type is not None}
     return replace(
         last,
         at=now,
@@ -309,7 +310,7 @@ def descend(
         reason=found.reason,
         evidence="",
         modules=found.modules,
-        roles={} if half_type is None else {Role.WORLD_MODEL: half_type},
+        roles=roles,
     )
 
 

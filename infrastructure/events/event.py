@@ -25,7 +25,7 @@ from infrastructure.events.bounds import (
 )
 from infrastructure.events.mismatch_report import MismatchReport, ReferenceReport
 from infrastructure.events.plain_text import PlainText
-from infrastructure.events.precision_state import ModuleNames, PrecisionName, PrecisionState
+from infrastructure.events.precision_state import ModuleNames, PrecisionName, PrecisionState, Role
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.events.profile_report import ProfileReport
 from infrastructure.events.role_precision import HalfName
@@ -390,6 +390,7 @@ class RungSearched(BaseEvent):
             there are none or FP32 must stay.
         half_type: Other half type with which a replay agrees with FP32 without *modules*, where
             none suffice or they would be most of the model; None if there is none.
+        roles: Roles of a policy job that have that half type; empty for a job without roles.
         cause: What is to blame: modules; the half type, where the other one suffices; the loss
             scale, where half precision agrees with FP32 at another one, to which it moves by
             itself; the data or the optimisation, which FP32 shows too; unexplained if half
@@ -408,6 +409,7 @@ class RungSearched(BaseEvent):
     step: StoredCount
     modules: ModuleNames = ()
     half_type: HalfName | None = None
+    roles: tuple[Role, ...] = ()
     cause: RungCause
     reason: PlainText
     half_deviation: AnyNumber | None = None

@@ -77,7 +77,9 @@ def disagreement(daemon: Daemon) -> str:
     told = {
         "store": tuple(run["precision"].get(name, "") for name in names),
         "page": tuple((view["acknowledged"] or {}).get(name, "") for name in names),
-        "page's decision": (view["effective"], view["reason"], worker[2]),
+        "page's decision": worker  # it is of a run that begins now: without this one's fallback
+        if state.reason == "floor_policy"
+        else (view["effective"], view["reason"], worker[2]),
         "metrics": shown(daemon) and (*shown(daemon)[:2], worker[2]),
         "modules in the metrics": (*worker[:2], worker[2] if _counts(daemon, state) else "others"),
         "guard": (*worker[:2], "" if state.effective == "fp32" else guarded),

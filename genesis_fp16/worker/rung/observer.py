@@ -21,6 +21,7 @@ from genesis_fp16.worker.channel import Emit
 from genesis_fp16.worker.rung.files import LOG, RungFolder
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
+from infrastructure.events import Role
 from infrastructure.events.event import (
     BaseEvent,
     LostUpdatesMeasured,
@@ -172,11 +173,13 @@ class RungSearch:
             return
         self._close()
         self._searches += 1
+        kind = kind_of(self._job)
         request = RungRequest(
             half=self._half or "fp16",
             step=self._step,
             suspects=tuple(self._suspects),
-            history=self._history,
+            history=LossHistory() if kind.roles else self._history,
+            raises_modules=not kind.roles,
             loss_scale=self._half_scale,
             other_half=self._other_half(trainer),
             part=self._part,
@@ -200,8 +203,8 @@ class RungSearch:
     def _refusal(self, trainer: Trainer) -> str:
         """Why no search can be made; empty if one can."""
         kind = kind_of(self._job)
-        if kind.recorded_loss is None or (kind.parts and not self._part):
-            return "searches replay jobs on recorded data, and a part that has failed"
+        if kind.parts and (kind.recorded_loss is None or not self._part):
+            return "of a job of parts only one that failed on recorded data is replayed"
         if is_sharded(trainer.model):
             return "the model is sharded, so no rank holds all of it"
         if self._half is None:
@@ -255,6 +258,10 @@ class RungSearch:
         self._folder.drop_tensors()
         if found.cause == "unexplained" and self._searches < _MOST_SEARCHES:
             self._again_at = self._step + _STEPS_BETWEEN
+        if found.half_type is not None:
+            copies = (Role.POLICY, Role.ROLLOUT, Role.REFERENCE)
+            roles = tuple(role for role in copies if role in kind_of(self._job).roles)
+            found = found.model_copy(update={"roles": roles})
         self._emit(found)
 
     def _end(self, cause: RungCause, reason: str) -> None:

@@ -34,7 +34,6 @@ def search(attempt: Attempt) -> Outcome:
     """Search the modules that must be in FP32, and write the result.
 
     Raises:
-        TypeError: The agent built another kind of job than in the training.
         RuntimeError: Its model has other parameters.
     """
     spec, phases = attempt.spec, attempt.phases
@@ -43,15 +42,12 @@ def search(attempt: Attempt) -> Outcome:
     collection = attempt.collection
     snapshot = collection.snapshot(spec.agent_folder / "replay")
     job = build_job(attempt, collection.read(spec.agent_folder / "replay", snapshot))
-    recorded_loss = kind_of(job).recorded_loss
-    if recorded_loss is None:
-        raise TypeError(f"build_job() returned a {type(job).__name__}, the training had another")
     phases.activity = "searching the modules that must be in FP32"
     weights, batches = folder.tensors()
     job.model.load_state_dict(weights)
     request, device = folder.request(), torch.device(attempt.context.device)
     model = job.model.to(device)
-    loss: Callable[[Forward, Batch], Tensor] = recorded_loss
+    loss = kind_of(job).step_loss
     if request.part:
         loss = partial(_loss_of_part, job.parts, request.part)
         own = part_parameters(model, job.parts, job.targets)[request.part]
@@ -59,7 +55,7 @@ def search(attempt: Attempt) -> Outcome:
         for parameter in own:
             parameter.requires_grad_(True)
     experiment = _experiment(job, model, loss, [to_device(b, device) for b in batches], spec.seed)
-    folder.write_result(search_rung(experiment, request, whole_loss=recorded_loss))
+    folder.write_result(search_rung(experiment, request, whole_loss=kind_of(job).step_loss))
     return "done"
 
 

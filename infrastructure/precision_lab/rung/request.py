@@ -20,6 +20,8 @@ class RungRequest:
         loss_scale: Loss scale before the trip; higher ones than 65536 are tried, too.
         other_half: Half type to try where no few modules suffice; None where somebody has chosen
             *half*, or the device lacks the other one.
+        raises_modules: Whether modules may be raised, not only the half type changed. A policy's
+            may not: its rollout would round differently.
         part: Part of the job whose steps failed; empty for a job without parts.
         seconds: Time after which the search gives up.
     """
@@ -30,5 +32,6 @@ class RungRequest:
     history: LossHistory = field(default_factory=LossHistory)
     loss_scale: float = 1.0
     other_half: HalfName | None = None
+    raises_modules: bool = True
     part: str = ""
     seconds: float = float("inf")

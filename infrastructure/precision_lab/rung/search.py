@@ -177,12 +177,17 @@ def _searched(
             f"{everywhere.ratio:.1f} times the noise floor: no module is to blame, and the loss "
             "scale adapts by itself",
         ).model_copy(update=measured)
-    modules = _smallest(replays.experiment.models[Role.WORLD_MODEL], replays, request.suspects)
-    if not modules:
-        reason = (
-            f"{half} is off ({_times(everywhere)}), and no set of modules in FP32 cures it: what "
-            "the model computes outside of them is to blame"
+    modules: list[str] = []
+    why = "modules of a policy are not raised, since its rollout would round differently"
+    if request.raises_modules:
+        model = replays.experiment.models[Role.WORLD_MODEL]
+        modules = _smallest(model, replays, request.suspects)
+        why = (
+            "no set of modules in FP32 cures it: what the model computes outside of them is to "
+            "blame"
         )
+    if not modules:
+        reason = f"{half} is off ({_times(everywhere)}), and {why}"
         if other := _other_half(replays, request):
             return outcome("half_type", f"{reason}; {other}").model_copy(
                 update={**measured, "half_type": request.other_half}

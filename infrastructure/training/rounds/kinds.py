@@ -45,6 +45,7 @@ class JobKind(Protocol):
         compiles: Whether steps run the model by `torch.compile`.
         recorded_loss: Loss of a recorded batch, which can be replayed; None if batches are
             generated.
+        step_loss: Loss of a step, which can be replayed on its batch, recorded or generated.
     """
 
     roles: tuple[Role, ...]
@@ -57,6 +58,7 @@ class JobKind(Protocol):
     targets: Sequence[Target]
     compiles: bool
     recorded_loss: Callable[[Forward, Batch], Tensor] | None
+    step_loss: Callable[[Forward, Batch], Tensor]
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
         """The source of the batches of a training of *model*."""
@@ -96,6 +98,7 @@ class RecordedKind:
         self._job, self.keeps_best_epoch, self.compiles = job, job.keep_best_epoch, job.compile
         self.parts, self.targets = job.parts, job.targets
         self.recorded_loss: Callable[[Forward, Batch], Tensor] | None = job.loss
+        self.step_loss: Callable[[Forward, Batch], Tensor] = job.loss
 
     def begin_rounds(self, model: DistributedModel, ranks: Ranks, device: torch.device) -> Rounds:
         """One round for each epoch."""
@@ -150,6 +153,7 @@ class OnPolicyKind:
         value = (Role.VALUE,) if job.value is not None else ()
         self.roles: tuple[Role, ...] = (Role.POLICY, Role.ROLLOUT, *reference, *value)
         self.role_preset, self.log_probs = job.role_precision, job.log_probs
+        self.step_loss: Callable[[Forward, Batch], Tensor] = job.loss
         self.rounds = job.epochs * job.rounds_per_epoch
         self.warm_up_rounds = job.warm_up_rounds
 

@@ -446,6 +446,16 @@ def test_the_other_half_type_replaces_fp32_where_a_search_has_shown_it(world, st
     assert world.guard.demands_fp32("a"), "nor is it tried again"
 
 
+def test_all_copies_of_a_policy_get_the_other_half_type(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    roles = ["policy", "rollout"]
+    world.guard.on_event("a", run.id, searched("half_type", half_type="bf16", roles=roles))
+    demanded = world.guard.demanded_roles("a")
+    assert demanded == dict.fromkeys(("world_model", *roles), "bf16")
+    assert world.guard.decision("a").descended
+
+
 def test_a_scale_that_cures_itself_brings_half_precision_back_once(world, storm) -> None:
     run = world.begin()
     storm(run)

@@ -186,3 +186,11 @@ def test_operations_are_counted_in_the_whole_job() -> None:
     ]
     assert alone.fp32_share == pytest.approx(with_others.fp32_share)
     assert alone.modules == with_others.modules == ("middle",)
+
+
+def test_of_a_policy_only_the_half_type_changes() -> None:
+    of_policy = request(raises_modules=False, other_half="bf16")
+    found = search_rung(experiment(network(Large())), of_policy)
+    assert (found.cause, found.modules, found.half_type) == ("half_type", (), "bf16")
+    assert "its rollout would round differently" in found.reason
+    assert search_rung(experiment(network(Large())), request(raises_modules=False)).modules == ()
