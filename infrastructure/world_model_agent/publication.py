@@ -23,6 +23,11 @@ from infrastructure.world_model.fitting import (
     select_family,
 )
 from infrastructure.world_model.fitting.fitted_model import shrunk_weights
+from infrastructure.world_model.fitting.rare_success import (
+    FEW_SUCCESSES,
+    deciding_rows,
+    rounded_up,
+)
 from infrastructure.world_model.fitting.scoring import PRIMARY, held_out_base_rate, measure, row_nll
 from infrastructure.world_model.model_files import INDEX, BuildNetwork
 from infrastructure.world_model_agent.cross_validation import cross_validate
@@ -41,9 +46,6 @@ Z_FIRST_OF_EXPLORER = 1.0
 """The same for the first model of an agent that explores; if the test groups are too few to show
 it, a cross-validation of the linear model over all groups may. Waiting for more data costs the gain
 of each decision meanwhile; a wrong model costs until the next run, as its choices are tried out."""
-
-FEW_SUCCESSES = 30
-"""Successes among the test transitions below which they decide nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,20 +232,13 @@ def _what_would_decide(data: TrainingData, skill: float, error: float) -> str:
         tested = counts["test"]
         seen = f"{tested} success{'' if tested == 1 else 'es'} in {seen}"
         if tested < FEW_SUCCESSES:
-            rate = sum(counts.values()) / recorded
-            needed = max(needed, FEW_SUCCESSES / rate * recorded / rows)
+            needed = max(needed, deciding_rows(sum(counts.values()), recorded, rows / recorded))
     if not needed:
         return f"from {seen}"
     return (
-        f"from {seen}; at this rate about {_rounded_up(needed):,} transitions would decide "
+        f"from {seen}; at this rate about {rounded_up(needed):,} transitions would decide "
         f"({recorded:,} are recorded)"
     )
-
-
-def _rounded_up(number: float) -> int:
-    """*number* to two digits: an estimate that rests on few successes."""
-    unit = 10.0 ** max(0, math.floor(math.log10(number)) - 1)
-    return int(math.ceil(number / unit) * unit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

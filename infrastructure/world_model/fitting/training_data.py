@@ -27,6 +27,7 @@ from infrastructure.trajectories.split import (
 )
 from infrastructure.world_model.fitting.mapped_rows import MappedRows
 from infrastructure.world_model.fitting.ranking_loss import number_states
+from infrastructure.world_model.fitting.rare_success import describe_constant_targets
 
 MAX_REASONS = 5
 _CHECKED_TOGETHER = 1024  # one unusual value costs as many checks, one by one
@@ -197,7 +198,12 @@ def encode_split(
     actions = [transition.action for transition in split["train"]]
     encoder, features = FeatureEncoder.fit_and_encode(spec, observations, actions)
     codec = TargetCodec.fit(spec, split["train"])
-    _require("targets that vary", len(codec.heads), 1, "; ".join(_describe_unusable(unusable)))
+    if not codec.heads:
+        why, problem = (
+            "; ".join(_describe_unusable(unusable)),
+            describe_constant_targets(spec, split),
+        )
+        raise InsufficientDataError("targets that vary", 0, 1, why, problem=problem)
     encoded = {
         part: features if part == "train" else encoder.encode_transitions(rows)
         for part, rows in split.items()

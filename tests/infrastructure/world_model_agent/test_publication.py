@@ -15,9 +15,9 @@ from genesis_fp16.plugins.model_versions import keep_unrecorded, put_back, read_
 from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
 from infrastructure.world_model import EnsembleNetwork, NetworkShape, WorldModel
 from infrastructure.world_model.fitting import prepare_training_data
+from infrastructure.world_model.fitting.rare_success import rounded_up
 from infrastructure.world_model_agent.prior import Prior, build_prior
 from infrastructure.world_model_agent.publication import (
-    _rounded_up,
     _what_would_decide,
     gate_publication,
 )
@@ -143,7 +143,7 @@ def test_a_wide_interval_tells_the_data_that_would_narrow_it(candidate, tmp_path
     assert decision.published
     shifted = _what_would_decide(data, 0.01, 0.02)
     recorded = sum(len(part.transitions) for part in data.parts.values())
-    assert f"about {_rounded_up(recorded * 3.29**2):,} transitions would decide" in shifted
+    assert f"about {rounded_up(recorded * 3.29**2):,} transitions would decide" in shifted
     assert "would decide" not in _what_would_decide(data, -0.01, 0.02)
 
 

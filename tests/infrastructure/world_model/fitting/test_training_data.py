@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from infrastructure.agent_contract.agent import InsufficientDataError
+from infrastructure.agent_contract.transition import Box, Discrete, Transition, TransitionSpec
 from infrastructure.trajectories import part_of
 from infrastructure.world_model.fitting.training_data import prepare_training_data
 
@@ -128,7 +129,7 @@ def test_too_little_data_is_refused_by_name(spec, record):
         replace(t, reward=0.0, next_observation={"x": t.observation["x"], "outcome": "worse"})
         for t in record()
     ]
-    with pytest.raises(InsufficientDataError, match="0 targets"):
+    with pytest.raises(InsufficientDataError, match="no target varies"):
         prepare_training_data(spec, unvarying)
 
 
@@ -163,3 +164,32 @@ def test_findings_about_the_data_come_with_it(spec, record):
     copies = [replace(t, group=f"copy of {t.group}") for t in transitions]
     (finding,) = prepare_training_data(spec, transitions + copies).findings
     assert finding.kind == "duplicates"
+
+
+@pytest.mark.parametrize(
+    ("successes", "told"),
+    [
+        ({790}, "1 success .* in 800 transitions; at this rate about 120,000 would decide"),
+        ({640, 790}, "2 successes .* in 800 transitions; at this rate about 60,000 would decide"),
+        (set(), "no successes .* in 800 transitions; probably more than 40,000 would decide"),
+        ({*range(800)} - {790}, "1 failure .* in 800 transitions; at this rate about 120,000"),
+    ],
+)
+def test_too_rare_an_outcome_says_what_would_decide(successes, told):
+    spec = TransitionSpec(
+        observation={"x": Box()},
+        action={},
+        targets={"done": Discrete(values=("no", "yes"))},
+        success=("done", "yes"),
+    )
+    rows = [
+        Transition(
+            group=f"g{number // 8}",
+            observation={"x": float(number % 7)},
+            action={},
+            next_observation={"done": "yes" if number in successes else "no"},
+        )
+        for number in range(800)
+    ]
+    with pytest.raises(InsufficientDataError, match=told):
+        prepare_training_data(spec, rows)
