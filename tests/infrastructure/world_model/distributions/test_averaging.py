@@ -1,3 +1,5 @@
+from statistics import NormalDist
+
 import pytest
 import torch
 
@@ -27,8 +29,10 @@ def test_a_mixture_has_the_mean_and_the_spread_of_its_rows():
     mixed = average_rows(_predicted([0.0, 4.0, 1.0, 3.0], [0.0, 1.0, 0.2, 0.6]), weights_MR)
     assert mixed["y"].mean[:, 0].tolist() == [2.0, 3.0]
     assert mixed["y"].variance[:, 0].tolist() == [1.0 + 4.0, 1.0]
-    widths = [(4.0 + Z_90**2 * 4.0) ** 0.5, 2.0]
-    assert mixed["y"].half_width_90()[:, 0].tolist() == pytest.approx(widths)
+    wide, narrow = mixed["y"].half_width_90()[:, 0].tolist()
+    row = NormalDist(2.0, 2.0 / Z_90)  # the other one is its mirror image
+    assert row.cdf(wide) - row.cdf(-wide) == pytest.approx(0.9, abs=0.001)
+    assert narrow == pytest.approx(2.0, rel=0.001)
     assert mixed["label"].probabilities[:, 1].tolist() == [0.5, 0.6]
     assert mixed["label"].epistemic.tolist() == [0.5, 0.6]
 
