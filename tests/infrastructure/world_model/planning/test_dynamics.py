@@ -229,12 +229,14 @@ def test_a_gap_ends_where_the_model_predicts_the_field(lamp):
     assert bool((label[..., 1:] < 2).all())
 
 
-def test_a_plan_begins_where_values_are_missing(lamp):
+@pytest.mark.parametrize("start", [{"x": 0.0, "lamp": None}, {"lamp": "on"}])
+def test_a_plan_begins_where_values_are_missing(lamp, start):
+    """Of lamp and heat, training has gaps; of x it has none."""
     settings = PlanSettings(
         candidates=[{"say": "switch it on please"}, {"say": "switch it off now"}],
         reward=lambda before, action, after: -(after["heat"] - 1.0).square(),
     )
-    plan = lamp["ensemble"].plan({"x": 0.0, "lamp": None}, 2, settings)
+    plan = lamp["ensemble"].plan(start, 2, settings)
     assert [action["say"] for action in plan.actions] == ["switch it off now"] * 2
 
 
