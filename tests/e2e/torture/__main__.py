@@ -217,7 +217,7 @@ class Torture:
 
 
 def _is_special(path: Path) -> bool:
-    return not (path.is_symlink() or path.is_file() or path.is_dir()) or path.name == "ballast"
+    return not (path.is_symlink() or path.is_file() or path.is_dir()) or path.name == ".ballast"
 
 
 def _own_file_system(folder: Path) -> bool:

@@ -247,7 +247,7 @@ def disk_full(r: Round) -> None:
     r.until_reached(run)
     run.attempts, run.events_damaged = {1}, True  # an event may not fit on the disk
     r.service.prepare(ENABLE_FP16_TRAINING="false")
-    ballast = r.service.home / "ballast"
+    ballast = r.service.home / ".ballast"
     _fill(ballast)
     r.go_on(run)
     try:
@@ -266,7 +266,7 @@ def disk_full_at_evaluation(r: Round) -> None:
     run = r.start(moment("batch", r.step(24, 29), "hold"), pace_seconds=0.02)
     r.until_reached(run)
     run.events_damaged = True
-    ballast = r.service.home / "ballast"
+    ballast = r.service.home / ".ballast"
     _fill(ballast)
     r.go_on(run)
     try:
@@ -277,7 +277,7 @@ def disk_full_at_evaluation(r: Round) -> None:
 
 @fault("disk full when a run starts", disk=True)
 def disk_full_at_start(r: Round) -> None:
-    ballast = r.service.home / "ballast"
+    ballast = r.service.home / ".ballast"
     run = r.start(moment("load", 1, "hold"))
     r.until_reached(run)
     _fill(ballast)
@@ -292,7 +292,10 @@ def disk_full_at_start(r: Round) -> None:
 
 
 def _fill(ballast: Path) -> None:
-    """Use up the home's file system to the last byte."""
+    """Use up the home's file system to the last byte.
+
+    A backup leaves hidden files out: one that read it would keep its room after its removal.
+    """
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             for _ in range(200_000):
