@@ -58,7 +58,7 @@ class ServiceProcess:
         stop_seconds: Time to end after SIGTERM, then it is killed.
         on_line: Receives each line that it reports; it must report once in *hang_seconds*, or it is
             killed. None: its output is discarded, and it need not report.
-        hang_seconds: See *on_line*.
+        hang_seconds: See *on_line*; `HANG_SECONDS` by default.
         waits: Whether it starts with a connection to one of `listeners`; otherwise at once.
         most_bytes: Memory above which it is killed; None for no bound.
         fields: Fields of its events in the log.
@@ -74,7 +74,7 @@ class ServiceProcess:
         *,
         stop_seconds: float,
         on_line: OnLine | None = None,
-        hang_seconds: float = HANG_SECONDS,
+        hang_seconds: float | None = None,
         waits: bool = True,
         most_bytes: int | None = None,
         fields: dict[str, str] | None = None,
@@ -83,7 +83,8 @@ class ServiceProcess:
         self._events = Events.of(name)
         self._stop_seconds, self._on_line, self._most_bytes = stop_seconds, on_line, most_bytes
         self._fields, self._delay = fields or {}, RestartDelay(clock)
-        self._hang_seconds, self._waits = hang_seconds, waits
+        self._hang_seconds = HANG_SECONDS if hang_seconds is None else hang_seconds
+        self._waits = waits
         self._when = "with the next request" if waits else "again"
         self._process: subprocess.Popen[bytes] | None = None
         self._unsent, self._unread = b"", b""
