@@ -28,7 +28,6 @@ from genesis_fp16.plugins.discovery import (
 )
 from genesis_fp16.settings import load_settings
 from genesis_fp16.settings.settings import variable_name
-from genesis_fp16.store.daemon_status import find_daemon
 
 CASES = "genesis-cases"  # agent that learns from the case bank
 _MOST_NAMES = 4
@@ -97,6 +96,8 @@ def attach(
 
 def detach(folder: Folder, settings: SettingsOption = None, as_json: JsonFlag = False) -> None:
     """Take back what attach has written; records, runs and models stay in the home."""
+    from genesis_fp16.store.daemon_status import find_daemon
+
     checkout = _real(folder)
     path = _real(settings or checkout / SETTINGS_FILE)
     with _reading():

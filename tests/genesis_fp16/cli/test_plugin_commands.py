@@ -80,7 +80,7 @@ def test_help_lists_commands_without_importing_them(
     assert re.search(r"^ +twin .* cannot be used", shown, re.MULTILINE)
     assert re.search(r"^ +told +Say hello\.$", shown, re.MULTILINE)
     assert re.search(r"^ +torn +Command of torn-plugin 1\.5\.$", shown, re.MULTILINE)
-    assert re.search(r"^ +evolve +Repair FUNCTION of FILE: ", shown, re.MULTILINE)
+    assert re.search(r"^ +evolve +Repair FUNCTION of FILE, ", shown, re.MULTILINE)
     assert shown.count("twin") == 1
     assert not witness.exists()
     assert ask("watched").exit_code == 0

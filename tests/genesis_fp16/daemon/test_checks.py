@@ -329,7 +329,7 @@ def test_the_control_api(folder: Path, changes: dict, verdict: str, shown: str) 
         ({}, 0o700, "ok", "on its Unix socket"),
         ({"predict_port": 9, "api_token": "x" * 16}, 0o700, "ok", "127.0.0.1:9"),
         ({"predict_port": 9}, 0o700, "fail", "127.0.0.1:9"),
-        ({"predict_group": "no-such-group"}, 0o700, "fail", "no group"),
+        ({"predict_group": "no-such-group"}, 0o700, "fail", "does not exist"),
         ({"predict_group": "own"}, 0o700, "warn", "may not enter"),
         ({"predict_group": "own"}, 0o710, "ok", "on its Unix socket"),
     ],
