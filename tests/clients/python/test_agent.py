@@ -181,6 +181,7 @@ def test_no_fault_of_the_service_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sender, "SEND_SECONDS", 1.0)
+    monkeypatch.setattr(sender, "MOST_FAULTS", 10**6)  # a crowded machine may repeat for long
     agent.deadline = 0.3
     predictor.fail(fault)
     began = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 import subprocess
 import sys
@@ -106,8 +107,12 @@ def test_each_trajectory_counts_once_for_the_agent_that_fits(
 
 
 def test_no_failure_reaches_genesis(
-    agent: Agent, predictor: PredictorProcess, capsys: pytest.CaptureFixture[str]
+    agent: Agent,
+    predictor: PredictorProcess,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # those of another test's daemon
     buffer = ReplayBuffer()
     record_trajectories(buffer, {"*": agent})
     strange: Any = ActionStep("call", {"when": object()}, {b"": 1}, "")
