@@ -62,6 +62,7 @@ class Text:
 FieldType: TypeAlias = Box | Discrete | Text
 
 MAX_HISTORY = 256
+MAX_ROLLOUT_STEPS = 10_000
 """Most observations that are inputs: each adds a field for every one of the current ones."""
 
 _EARLIER = re.compile(r"\[-\d+\]$")
@@ -91,8 +92,8 @@ class TransitionSpec:
         ValueError: There is no observation or no target; a target is `Text`; a ``delta`` target
             has no observation of the same name and shape; *success* or *improvement* does not
             name such a target; *history* is below 1 or above `MAX_HISTORY`, *rollout_steps* below
-            0, either not whole, or *split* unknown; with a history, an observation and an action
-            have one name.
+            0 or above `MAX_ROLLOUT_STEPS`, either not whole, or *split* unknown; with a history,
+            an observation and an action have one name.
     """
 
     observation: Mapping[str, FieldType]
@@ -148,7 +149,10 @@ class TransitionSpec:
                     )
 
     def _declare_earlier_fields(self) -> None:
-        for name, least, most in (("history", 1, MAX_HISTORY), ("rollout_steps", 0, math.inf)):
+        for name, least, most in (
+            ("history", 1, MAX_HISTORY),
+            ("rollout_steps", 0, MAX_ROLLOUT_STEPS),
+        ):
             count: object = getattr(self, name)
             if type(count) is not int or not least <= count <= most:
                 limit = f" and at most {most}" if most < math.inf else ""

@@ -229,23 +229,27 @@ def _predict_once(model: FittedModel) -> None:
     """Predict a row of plain values and an empty one, so that what cannot be computed fails now.
 
     Raises:
-        ValueError: A target has another number of columns than the spec declares. What the
-            computation raises passes through.
+        ValueError: A target has another number of columns than the spec declares, or a prediction
+            is not finite. What the computation raises passes through.
     """
     plain = [_plain_values(fields) for fields in (model.spec.observation, model.spec.action)]
     observations, actions = [plain[0], {}], [plain[1], {}]
     predicted = model.predict(model.encoder.encode(observations, actions))
-    confidence(predicted, model.codec)
+    confidence_N = confidence(predicted, model.codec)
     for name, target in model.spec.targets.items():
         distribution = predicted[name]
         if isinstance(distribution, BoxDistribution):
             width = target.shape[0] if isinstance(target, Box) and target.shape else 1
             found = distribution.half_width_90().shape[1]
+            numbers = [distribution.mean, distribution.variance, distribution.half_width_90()]
         else:
             width = len(model.codec.labels(name))
             found = distribution.probabilities.shape[1]
+            numbers = [distribution.probabilities]
         if found != width:
             raise ValueError(f"target {name!r} has {found} columns instead of {width}")
+        if not all(bool(each.isfinite().all()) for each in (*numbers, confidence_N)):
+            raise ValueError(f"what it predicts of {name!r} is not finite: its weights are damaged")
 
 
 def _plain_values(fields: Mapping[str, FieldType]) -> dict[str, FieldValue]:

@@ -423,6 +423,7 @@ class WorldModel:
         """
         model = self._fitted("rolling out")
         check_count("particles", particles, least=0)
+        check_count("seed", seed, least=0)
         if not isinstance(observation, Sequence):
             observation = [observation]
         noise = torch.Generator().manual_seed(seed) if particles else None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from infrastructure.trajectories.split import Part
 from infrastructure.world_model import ModelFileError, WorldModel
 from infrastructure.world_model.distributions import TargetDistributions
 from infrastructure.world_model.distributions.metrics import clustered_standard_error
@@ -25,10 +26,19 @@ from infrastructure.world_model.fitting import (
 from infrastructure.world_model.fitting.fitted_model import shrunk_weights
 from infrastructure.world_model.fitting.rare_success import (
     FEW_SUCCESSES,
+    FEWEST_OTHERS,
+    count_others,
     deciding_rows,
     rounded_up,
 )
-from infrastructure.world_model.fitting.scoring import PRIMARY, held_out_base_rate, measure, row_nll
+from infrastructure.world_model.fitting.scoring import (
+    PRIMARY,
+    BaseRateScores,
+    held_out_base_rate,
+    measure,
+    row_nll,
+    target_nlls,
+)
 from infrastructure.world_model.model_files import INDEX, BuildNetwork
 from infrastructure.world_model_agent.cross_validation import cross_validate
 from infrastructure.world_model_agent.off_policy import (
@@ -93,9 +103,10 @@ def gate_publication(
     is_first = prior is None and _is_first_of_explorer(published, data)
     scored = _score(data, predicted, base.rows, select_family(candidates, data))
     needed = Z_FIRST_OF_EXPLORER if is_first else Z_95_ONE_SIDED
-    beats_base_rate = scored.skill > needed * scored.error
+    rare = _undecided(data, predicted[scored.family], base, needed)
+    beats_base_rate = not rare and scored.skill > needed * scored.error
     gain = f"by {scored.skill:.4f} nats on held-out groups"
-    checked = cross_validate(data) if is_first and not beats_base_rate else None
+    checked = cross_validate(data) if is_first and not beats_base_rate and not rare else None
     if checked is not None and checked.gain > needed * checked.error:
         weights = shrunk_weights((0.0, 1.0), checked.gain / checked.error)
         linear = replace(candidates["linear"], weights=dict.fromkeys(data.codec.heads, weights))
@@ -116,9 +127,10 @@ def gate_publication(
         "nll_deviation": float(nll_N.std()),
     }
     if not beats_base_rate:
+        verdict = rare or "does not beat the base rate on held-out groups"
         reason = (
-            f"the best candidate ({family}) does not beat the base rate on held-out groups: "
-            f"{scored.skill:+.4f} nats with standard error {scored.error:.4f}, "
+            f"the best candidate ({family}) {verdict}: {scored.skill:+.4f} nats with standard "
+            f"error {scored.error:.4f}, "
             f"{_what_would_decide(data, scored.skill, scored.error)}"
         )
         return GateDecision(published=False, reason=reason, candidate=candidate, metrics=metrics)
@@ -192,6 +204,46 @@ def _score(
     return _Score(family=family, nll_N=nll_N, skill=float(gain_N.mean()), error=error)
 
 
+def _undecided(
+    data: TrainingData, predicted: TargetDistributions, base: BaseRateScores, needed: float
+) -> str:
+    """Why a gain over the base rate proves nothing; empty if it does, or there is none.
+
+    Gains of a label that hardly occurs in the test groups do not count.
+
+    Args:
+        needed: Standard errors that the gain of the other targets must exceed.
+    """
+    few = {
+        name: others
+        for name, outcome_N in _deciding_labels(data, "test").items()
+        if (others := count_others(outcome_N)) < FEWEST_OTHERS
+    }
+    if not few:
+        return ""
+    nlls = target_nlls(predicted, data.test.outcomes, data.codec)
+    rest = [] if data.codec.success_label else [name for name in nlls if name not in few]
+    if rest:
+        gain_N = torch.stack([base.targets[name] - nlls[name] for name in rest]).mean(0)
+        error = clustered_standard_error(gain_N, data.test.groups)
+        if float(gain_N.mean()) > needed * error:
+            return ""
+    name, others = min(few.items(), key=lambda each: each[1])
+    return (
+        f"cannot be told from the base rate on held-out groups, where {others} of "
+        f"{len(data.test.transitions)} rows have another {name} than the commonest (at least "
+        f"{FEWEST_OTHERS} must)"
+    )
+
+
+def _deciding_labels(data: TrainingData, part: Part) -> dict[str, Tensor]:
+    """Labels of *part* that `row_nll` scores: whether it was a success, or all targets'."""
+    outcomes, success = data.parts[part].outcomes, data.codec.success_label
+    if success is not None:
+        return {success[0]: outcomes[success[0]] == success[1]}
+    return {name: outcomes[name] for name in data.codec.heads if data.codec.is_discrete(name)}
+
+
 def _load_comparable(
     data: TrainingData, published: Path, build_network: BuildNetwork, prior: Prior | None
 ) -> FittedModel | None:
@@ -223,16 +275,14 @@ def _what_would_decide(data: TrainingData, skill: float, error: float) -> str:
     seen, needed = f"{rows:,} test transitions in {groups:,} groups", 0.0
     if skill > 0.0 and math.isfinite(error):
         needed = recorded * (Z_95_ONE_SIDED * error / skill) ** 2
-    success = data.codec.success_label
-    if success is not None:
-        counts = {
-            part: int((some.outcomes[success[0]] == success[1]).sum())
-            for part, some in data.parts.items()
-        }
-        tested = counts["test"]
+    labels = {part: _deciding_labels(data, part) for part in data.parts}
+    if data.codec.success_label is not None:
+        tested = int(next(iter(labels["test"].values())).sum())
         seen = f"{tested} success{'' if tested == 1 else 'es'} in {seen}"
-        if tested < FEW_SUCCESSES:
-            needed = max(needed, deciding_rows(sum(counts.values()), recorded, rows / recorded))
+    for name, label_N in labels["test"].items():
+        others = count_others(torch.cat([each[name] for each in labels.values()]))
+        if count_others(label_N) < FEW_SUCCESSES and others:
+            needed = max(needed, deciding_rows(others, recorded, rows / recorded))
     if not needed:
         return f"from {seen}"
     return (

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infrastructure.agent_contract.transition import Transition
+from infrastructure.agent_contract.transition import Transition, TransitionSpec
+from infrastructure.trajectories.history import sequences
 from infrastructure.world_model import ModelFileError, WorldModel
 from infrastructure.world_model.distributions.metrics import clustered_standard_error
 from infrastructure.world_model.fitting import FittedModel
@@ -21,7 +22,7 @@ class RolloutCheck:
     """Result of the check.
 
     Attributes:
-        problem: Why the candidate is not published; empty if it passed or nothing was checked.
+        problem: Why the candidate is not published; empty if it passed, or is not asked for.
         metrics: Multi-step errors of the candidate and of the model in use.
     """
 
@@ -38,7 +39,8 @@ def check_rollouts(
     """Compare multi-step errors where the spec asks for it by ``rollout_steps``.
 
     The candidate must predict states better than if they stayed as they are, by 1.645 standard
-    errors over the groups, and must not be worse than the model in use by as many.
+    errors over the groups, and must not be worse than the model in use by as many. Where no
+    sequence is that long, nothing can be checked, and the candidate is refused.
 
     Args:
         published: Folder of the published model; may be empty or damaged.
@@ -47,7 +49,7 @@ def check_rollouts(
     steps = candidate.spec.rollout_steps
     own = open_loop_error(candidate, transitions, steps) if steps else None
     if own is None:
-        return RolloutCheck()
+        return RolloutCheck(problem=_too_short(candidate.spec, transitions))
     metrics = {"rollout_error": own.share}
     gain_W = own.unchanged - own.squared
     if not float(gain_W.mean()) > _Z_95_ONE_SIDED * clustered_standard_error(gain_W, own.groups):
@@ -71,3 +73,15 @@ def check_rollouts(
             f"model in use"
         )
     return RolloutCheck(problem=problem, metrics=metrics)
+
+
+def _too_short(spec: TransitionSpec, transitions: Sequence[Transition]) -> str:
+    """Why no sequence has the spec's ``rollout_steps``; empty if one has."""
+    found = [len(sequence) for sequence in sequences(transitions, spec.current_fields)]
+    longest = max(found, default=0)
+    if longest >= spec.rollout_steps:
+        return ""
+    return (
+        f"states after {spec.rollout_steps} steps cannot be checked: the longest of {len(found)} "
+        f"held-out sequences has {longest} steps. Lower rollout_steps, or record longer sequences"
+    )

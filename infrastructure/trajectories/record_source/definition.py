@@ -23,6 +23,7 @@ from infrastructure.agent_contract import Schedule
 from infrastructure.agent_contract.agent import MisconfiguredError
 from infrastructure.agent_contract.transition import (
     MAX_HISTORY,
+    MAX_ROLLOUT_STEPS,
     Box,
     Discrete,
     FieldType,
@@ -89,7 +90,7 @@ class SpecTable(_Table):
     success: tuple[str, str] | None = None
     improvement: str | None = None
     history: int = Field(1, ge=1, le=MAX_HISTORY)
-    rollout_steps: int = Field(0, ge=0)
+    rollout_steps: int = Field(0, ge=0, le=MAX_ROLLOUT_STEPS)
     split: Literal["group", "time"] = "group"
 
     @model_validator(mode="after")

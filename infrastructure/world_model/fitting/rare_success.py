@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
+
 from infrastructure.agent_contract.transition import Transition, TransitionSpec
 from infrastructure.trajectories import Part
 from infrastructure.trajectories.schema import label_of
@@ -13,12 +15,20 @@ from infrastructure.trajectories.split import CALIBRATION_SHARE, TRAIN_SHARE
 FEW_SUCCESSES = 30
 """Successes of the test groups below which the gain of a model is not certain."""
 
+FEWEST_OTHERS = 5
+"""Rows of another label than the commonest below which nothing tells skill from chance."""
+
 _TEST_SHARE = 1.0 - TRAIN_SHARE - CALIBRATION_SHARE
 
 
 def deciding_rows(successes: float, rows: int, test_share: float = _TEST_SHARE) -> float:
     """Transitions whose test groups have `FEW_SUCCESSES`, at the rate *successes* ÷ *rows*."""
     return FEW_SUCCESSES * rows / successes / test_share
+
+
+def count_others(label_N: Tensor) -> int:
+    """Rows that have another label than the commonest."""
+    return len(label_N) - int(label_N.unique(return_counts=True)[1].max())
 
 
 def rounded_up(number: float) -> int:

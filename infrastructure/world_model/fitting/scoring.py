@@ -31,6 +31,7 @@ from infrastructure.world_model.fitting.ranking_loss import (
     RANKING_WEIGHT,
     ranking_nlls,
 )
+from infrastructure.world_model.fitting.rare_success import FEWEST_OTHERS, count_others
 from infrastructure.world_model.fitting.training_data import DataPart, TrainingData
 
 PRIMARY = "nll_skill"
@@ -40,7 +41,7 @@ def row_nll(
     predicted: TargetDistributions,
     outcomes: Outcomes,
     codec: TargetCodec,
-    target_nlls: Mapping[str, Tensor] | None = None,
+    known: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """Return the negative log-likelihood of each row in nats, ``[N]`` float64.
 
@@ -51,7 +52,7 @@ def row_nll(
     *codec* determines which targets and dimensions vary, and so count.
 
     Args:
-        target_nlls: Negative log-likelihood of each varying target, where it is at hand.
+        known: Negative log-likelihood of each varying target, where it is at hand.
     """
     success = codec.success_label
     if success is not None:
@@ -61,7 +62,7 @@ def row_nll(
             probability_N = distribution.probabilities[:, label]
             binary_N2 = torch.stack([1.0 - probability_N, probability_N], dim=1)
             return categorical_nll(binary_N2, (outcomes[name] == label).long())
-    nlls = target_nlls or _target_nlls(predicted, outcomes, codec)
+    nlls = known or target_nlls(predicted, outcomes, codec)
     return torch.stack(list(nlls.values())).mean(0)
 
 
@@ -95,8 +96,11 @@ def evidence(
 ) -> float:
     """Return the gain of target *name* over the base rate, in standard errors of that gain.
 
-    Both are scored as by `target_loss`.
+    Both are scored as by `target_loss`. 0 if fewer than `FEWEST_OTHERS` rows have another label
+    than the commonest: a few that the model is sure of by chance are many standard errors.
     """
+    if codec.is_discrete(name) and count_others(part.outcomes[name]) < FEWEST_OTHERS:
+        return 0.0
     losses = [
         _calibrated_nll(each, name, part, codec) + _ranking_share(each, part, codec, name)
         for each in (base, distribution)
@@ -164,7 +168,7 @@ def base_rate_scores(
     base = base_rate_distributions(codec, len(next(iter(outcomes.values()))))
     if calibration is not None:
         base = calibration.apply(base, codec)
-    targets = _target_nlls(base, outcomes, codec)
+    targets = target_nlls(base, outcomes, codec)
     return BaseRateScores(rows=row_nll(base, outcomes, codec, targets), targets=targets)
 
 
@@ -197,7 +201,7 @@ def measure(
         base: `base_rate_scores` of *outcomes*, where they are at hand.
     """
     base = base or base_rate_scores(outcomes, codec)
-    nlls = _target_nlls(predicted, outcomes, codec)
+    nlls = target_nlls(predicted, outcomes, codec)
     nll_N = row_nll(predicted, outcomes, codec, nlls)
     metrics = {"nll": float(nll_N.mean()), PRIMARY: float((base.rows - nll_N).mean())}
     for name in codec.heads:
@@ -210,9 +214,10 @@ def measure(
     return metrics
 
 
-def _target_nlls(
+def target_nlls(
     predicted: TargetDistributions, outcomes: Outcomes, codec: TargetCodec
 ) -> dict[str, Tensor]:
+    """Negative log-likelihood of each varying target, ``[N]`` float64."""
     return {name: _nll(predicted, outcomes, codec, name) for name in codec.heads}
 
 

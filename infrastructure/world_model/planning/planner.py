@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import cast
 
 import torch
@@ -58,6 +59,7 @@ class Planner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_count("horizon", horizon)
+        check_count("seed", seed, least=0)
         if reward is None and settings.reward is None:
             raise ValueError(
                 "nothing says what a plan is for: declare a target reward, the spec's improvement, "
@@ -96,9 +98,14 @@ class Planner:
                 least one iteration of iCEM, or one step of the beam, is evaluated.
 
         Raises:
-            ValueError: A field of the observation is of another type or shape, or infinite; or the
-                reward function's result does not fit.
+            ValueError: A field of the observation is of another type or shape, or infinite; the
+                reward function's result does not fit; or *deadline* is no number of at least 0.
         """
+        is_number = isinstance(deadline, Real) and not isinstance(deadline, bool)
+        if deadline is not None and not (is_number and deadline >= 0):
+            raise ValueError(
+                f"deadline must be seconds, at least 0, or None for no limit, got {deadline!r:.60}"
+            )
         end = None if deadline is None else self._clock() + deadline
 
         def in_time() -> bool:

@@ -11,6 +11,8 @@ from infrastructure.agent_contract.transition import FieldValue
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.planning.rollouts import RewardFunction, check_count
 
+_REDDEST = 10.0  # noise whose spectrum is steeper is one slow wave; powers of it overflow
+
 Bounds = tuple[float | Sequence[float], float | Sequence[float]]
 
 
@@ -62,12 +64,14 @@ class PlanSettings:
             raise ValueError(
                 f"elites must be at most samples, got {self.elites} and {self.samples}"
             )
-        ends = {"penalty": math.inf, "noise_colour": math.inf, "discount": 1.0}
+        ends = {"penalty": math.inf, "noise_colour": _REDDEST, "discount": 1.0}
         for name, most in ends.items():
             number = getattr(self, name)
-            is_number = isinstance(number, Real) and math.isfinite(number)
+            is_number = isinstance(number, Real) and not isinstance(number, bool)
+            is_number = is_number and math.isfinite(number)
             if not (is_number and 0 <= number <= most and (number or name != "discount")):
                 bound = "in (0, 1]" if name == "discount" else "finite and at least 0"
+                bound += f" and at most {most:g}" if name == "noise_colour" else ""
                 raise ValueError(f"{name} must be {bound}, got {number!r:.60}")
         for name, pair in self.bounds.items():
             if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:

@@ -45,6 +45,7 @@ def test_a_spec_without_sequences_is_saved_as_before():
         {"history": True},
         {"rollout_steps": -1},
         {"rollout_steps": 1.5},
+        {"rollout_steps": 10_001},
     ],
 )
 def test_a_spec_refuses_numbers_out_of_range(wrong):

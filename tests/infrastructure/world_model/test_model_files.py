@@ -1,5 +1,7 @@
 import base64
+import copy
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -7,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,6 +243,19 @@ def test_forged_weights_of_a_blend_are_refused_with_words(saved):
     _resave(saved, lambda model: model["blend"].update(outcome=[0.9, 0.9]))
     with pytest.raises(ModelFileError, match=r"weights of outcome must .* add up to at most 1"):
         WorldModel.load(saved)
+
+
+@pytest.mark.parametrize("weight", [math.nan, 1e30])
+def test_weights_that_predict_nothing_finite_are_refused(fitted, tmp_path, weight):
+    model = fitted.fitted_model
+    damaged = copy.deepcopy(model.ensemble), copy.deepcopy(model.linear)
+    with torch.no_grad():
+        for parameter in itertools.chain(*(network.parameters() for network in damaged)):
+            parameter.fill_(weight)
+    altered = replace(model, ensemble=damaged[0], linear=damaged[1])
+    WorldModel.from_fitted(altered, {}).save(tmp_path)
+    with pytest.raises(ModelFileError, match=r"not finite: its weights are damaged.* or remove it"):
+        WorldModel.load(tmp_path)
 
 
 def test_nothing_to_load_and_nothing_to_save(tmp_path):

@@ -1,5 +1,6 @@
 import math
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -75,10 +76,16 @@ def test_a_spec_that_does_not_ask_is_not_checked(good, data, tmp_path):
     assert (checked.problem, checked.metrics) == ("", {})
 
 
-def test_windows_longer_than_the_episodes_are_not_checked(good, data, tmp_path):
+def test_windows_longer_than_the_episodes_are_refused(good, data, tmp_path):
     model = good.fitted_model
     long = replace(model, codec=replace(model.codec, spec=replace(SPEC, rollout_steps=21)))
-    assert _check(long, data, tmp_path).metrics == {}
+    checked = _check(long, data, tmp_path)
+    assert checked.metrics == {}
+    assert re.fullmatch(
+        r"states after 21 steps cannot be checked: the longest of \d+ held-out sequences has 20 "
+        r"steps\. Lower rollout_steps, or record longer sequences",
+        checked.problem,
+    )
 
 
 def test_a_model_must_beat_states_that_stay(data, tmp_path):

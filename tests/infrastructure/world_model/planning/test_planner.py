@@ -155,6 +155,9 @@ def test_bad_options_are_named(line, horizon, chosen, told):
         {"discount": 0},
         {"noise_colour": math.inf},
         {"noise_colour": "red"},
+        {"noise_colour": 1e4},
+        {"penalty": True},
+        {"discount": True},
         {"candidates": []},
         {"bounds": {"push": 1}},
         {"bounds": {"push": "ab"}},
@@ -163,6 +166,20 @@ def test_bad_options_are_named(line, horizon, chosen, told):
 def test_settings_are_checked(chosen):
     with pytest.raises(ValueError, match=next(iter(chosen))):
         PlanSettings(**chosen)
+
+
+@pytest.mark.parametrize("deadline", [math.nan, -1, True, "1"])
+def test_a_deadline_is_checked(line, deadline):
+    with pytest.raises(ValueError, match="deadline must be seconds, at least 0"):
+        line.plan(START, 2, deadline=deadline)
+
+
+@pytest.mark.parametrize("seed", [1.5, True, -1])
+def test_a_seed_is_checked(line, seed):
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        line.plan(START, 2, seed=seed)
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        line.rollout(START, [{"push": 0.0}], seed=seed)
 
 
 def test_no_observation_is_named(line):
