@@ -409,8 +409,9 @@ class WorldModel:
                 ``[starts, H, ...]``; or a function that chooses them, see `Policy`.
             horizon: Number of steps; by default all *actions*.
             particles: Particles of each member, whose next states are drawn from the member's
-                distribution; 0 for one that follows the member's means and likeliest labels. Each
-                has its own value of what is missing at the start.
+                distribution; 0 for one that follows the member's means and likeliest labels, also
+                where a gap leaves them open. Each has its own value of what is missing at the
+                start, unless the model has learned what a gap means.
             seed: Seed of what is drawn.
             reward: Function that computes the rewards; None for the learned ones: those of the
                 spec's improvement target, or of ``reward``.

@@ -46,6 +46,7 @@ def beam_search(
     settings: PlanSettings,
     *,
     generator: torch.Generator,
+    quantiles_MDX: Tensor | None = None,
     previous: Sequence[int] = (),
     in_time: Callable[[], bool] = lambda: True,
 ) -> Path:
@@ -55,6 +56,7 @@ def beam_search(
         state_MDX: Starts, float64.
         candidates: Actions to choose from, as one step of K rows.
         generator: CPU generator that decides between equal plans.
+        quantiles_MDX: For the first step; see `Dynamics.step`.
         previous: Choices that are kept in the beam as long as they last.
         in_time: Asked often after the first step; at False the search ends with the last whole one.
     """
@@ -74,6 +76,7 @@ def beam_search(
             dynamics,
             state_MDWX[:, :, parents_N].flatten(1, 2),
             actions,
+            quantiles_MDX=None if step else quantiles_MDX,
             alive_MN=None if alive_MDW is None else alive_MDW[:, :, parents_N].flatten(1, 2),
         )
         if imagined is None:

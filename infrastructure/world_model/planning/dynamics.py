@@ -191,6 +191,27 @@ class Dynamics:
             drawn_CNX[:, row, unknown_X] = known_RX[chosen_C][:, unknown_X]
         return drawn_CNX
 
+    def lacks(self, state_MNX: Tensor) -> Tensor:
+        """Which columns are missing now and predicted as they will be, not as a change."""
+        lacks_MNX = state_MNX.isnan()
+        for name in self._labels:
+            columns = self.observation.columns[name]
+            lacks_MNX[..., columns] = state_MNX[..., columns.stop - 1, None] > 0
+        lacks_MNX &= self._heads.replaced
+        return lacks_MNX
+
+    def draw_quantiles(self, draws: int, generator: torch.Generator) -> Tensor:
+        """Draw quantiles of each column for *draws* rows of each member, evenly spread.
+
+        Returns:
+            ``[M, draws, X]`` float64, in (0, 1).
+        """
+        count = self.members * draws
+        places = [torch.randperm(count, generator=generator) for _ in range(self.observation.width)]
+        quantiles = (torch.stack(places, dim=1).double() + 0.5) / count
+        quantiles_MDX: Tensor = quantiles.unflatten(0, (self.members, draws))
+        return quantiles_MDX
+
     def encode_columns(self, raw_HNA: Tensor) -> ActionRows:
         """Encode actions given as columns, float64; see `ActionRows`.
 
@@ -232,19 +253,25 @@ class Dynamics:
         actions: ActionRows,
         number: int,
         noise: torch.Generator | None = None,
+        quantiles_MDX: Tensor | None = None,
     ) -> Step:
         """Predict one step, under step *number* of *actions*.
 
         Args:
             state_MNX: Current states, float64.
             noise: Generator that draws next states; None for means and likeliest labels.
+            quantiles_MDX: In place of *noise*, quantiles of the next values of what the current
+                states lack, for each of D equal parts of the rows; None for means and likeliest
+                labels. See `draw_quantiles`.
         """
         heads, width = self._heads, self.observation.width
         members, rows, _ = state_MNX.shape
         action_MND = actions.dense[number].expand(members, rows, -1)
         dense_MND = torch.cat([self._states.encode(state_MNX), action_MND], dim=2)
         texts = None if actions.texts is None else actions.texts[number].expand(-1, rows, -1)
-        output_MNQ = self._run(dense_MND, texts, noisy=noise is not None)
+        output_MNQ = self._run(
+            dense_MND, texts, noisy=noise is not None or quantiles_MDX is not None
+        )
         change_MNX, reward_MN = output_MNQ[..., :width], output_MNQ[..., width]
         linear_MNQ = None
         if heads.linear is not None:
@@ -256,13 +283,26 @@ class Dynamics:
             reward_MN = reward_MN + linear_MNQ[..., width]
         if noise is not None:
             change_MNX = change_MNX + heads.noise(output_MNQ, linear_MNQ, noise)
+        quantiles_MNX, lacks_MNX = None, None
+        if quantiles_MDX is not None:
+            lacks_MNX = self.lacks(state_MNX)
+            quantiles_MNX = quantiles_MDX.repeat_interleave(rows // quantiles_MDX.shape[1], 1)
+            offset_MNX = heads.deviation(output_MNQ, linear_MNQ) * torch.special.ndtri(
+                quantiles_MNX
+            )
+            change_MNX = change_MNX + torch.where(lacks_MNX, offset_MNX, 0.0)
         # A number that is missing stays missing, unless it is predicted.
         following_MNX = state_MNX.masked_fill(heads.replaced, 0.0).add_(heads.offset)
         following_MNX.add_(change_MNX)
         self._shift(following_MNX, state_MNX, actions.raw[number])
         for name, head in self._labels.items():
-            label_MN = _pick(head.probabilities(output_MNQ, linear_MNQ), noise)
+            probability_MNL = head.probabilities(output_MNQ, linear_MNQ)
+            label_MN = _pick(probability_MNL, noise)
             columns = self.observation.columns[name]
+            if quantiles_MNX is not None and lacks_MNX is not None:
+                quantile_MN1 = quantiles_MNX[..., columns.start, None]
+                drawn_MN = (probability_MNL.cumsum(-1)[..., :-1] < quantile_MN1).sum(-1)
+                label_MN = torch.where(lacks_MNX[..., columns.start], drawn_MN, label_MN)
             one_hot = functional.one_hot(label_MN, columns.stop - columns.start)
             following_MNX[..., columns] = one_hot.double()
         ends_MN = None

@@ -111,22 +111,29 @@ class Planner:
         def in_time() -> bool:
             return end is None or self._clock() < end
 
-        state_MDX = self._starts(observation)
+        starts = self._starts(observation)
         if self._candidates:
-            return self._choose(state_MDX, in_time)
-        return self._optimise(state_MDX, in_time)
+            return self._choose(*starts, in_time)
+        return self._optimise(*starts, in_time)
 
-    def _starts(self, observation: Values) -> Tensor:
-        """Starts of each member, ``[M, D, X]``: one, or `GAP_DRAWS` if a value is missing."""
+    def _starts(self, observation: Values) -> tuple[Tensor, Tensor | None]:
+        """Starts of each member, ``[M, D, X]``: one, or `GAP_DRAWS` if a value is missing.
+
+        A value that stays missing, because the model has learned what a gap means, differs from
+        the first step on: by the quantiles that are returned besides, see `Dynamics.step`.
+        """
         dynamics, members = self._dynamics, self._dynamics.members
         start_1X = dynamics.start([observation])
         drawn = dynamics.draw_starts([observation], start_1X, members * GAP_DRAWS, self._gaps)
+        lacks = bool(dynamics.lacks(start_1X).any())
+        quantiles = dynamics.draw_quantiles(GAP_DRAWS, self._gaps) if lacks else None
         if drawn is None:
-            return start_1X.expand(members, 1, -1)
-        starts_MDX: Tensor = drawn[:, 0].unflatten(0, (members, GAP_DRAWS))
-        return starts_MDX
+            return start_1X.expand(members, GAP_DRAWS if lacks else 1, -1), quantiles
+        return drawn[:, 0].unflatten(0, (members, GAP_DRAWS)), quantiles
 
-    def _choose(self, state_MDX: Tensor, in_time: Callable[[], bool]) -> Plan:
+    def _choose(
+        self, state_MDX: Tensor, quantiles_MDX: Tensor | None, in_time: Callable[[], bool]
+    ) -> Plan:
         path = beam_search(
             self._dynamics,
             state_MDX,
@@ -134,13 +141,16 @@ class Planner:
             self._horizon,
             self._settings,
             generator=self._generator,
+            quantiles_MDX=quantiles_MDX,
             previous=self._path[1:],
             in_time=in_time,
         )
         self._path = path.choices
         return _to_plan(path, self._candidates)
 
-    def _optimise(self, state_MDX: Tensor, in_time: Callable[[], bool]) -> Plan:
+    def _optimise(
+        self, state_MDX: Tensor, quantiles_MDX: Tensor | None, in_time: Callable[[], bool]
+    ) -> Plan:
         settings, evaluations, draws = self._settings, 0, state_MDX.shape[1]
 
         def evaluate(plans_NHA: Tensor, may_end: bool) -> Scores | None:
@@ -149,7 +159,9 @@ class Planner:
             actions = self._dynamics.encode_columns(raw_HNA.repeat(1, draws, 1))
             state_MNX = state_MDX.repeat_interleave(len(plans_NHA), dim=1)
             go_on = in_time if may_end else None
-            imagined = imagine(self._dynamics, state_MNX, actions, go_on=go_on)
+            imagined = imagine(
+                self._dynamics, state_MNX, actions, quantiles_MDX=quantiles_MDX, go_on=go_on
+            )
             if imagined is None:
                 return None
             evaluations += raw_HNA.shape[1] * draws * self._horizon

@@ -97,6 +97,7 @@ def imagine(
     actions: ActionRows,
     *,
     noise: torch.Generator | None = None,
+    quantiles_MDX: Tensor | None = None,
     alive_MN: Tensor | None = None,
     go_on: Callable[[], bool] | None = None,
 ) -> Imagined | None:
@@ -105,6 +106,7 @@ def imagine(
     Args:
         state_MNX: Current states, float64.
         noise: Generator that draws next states; None for means and likeliest labels.
+        quantiles_MDX: For the first step; see `Dynamics.step`.
         alive_MN: Probability that each row has not ended before, float32; 1 by default.
         go_on: Asked before each step; the result is None as soon as it returns False.
     """
@@ -114,7 +116,7 @@ def imagine(
     for number in range(len(actions)):
         if go_on is not None and not go_on():
             return None
-        step = dynamics.step(states[-1], actions, number, noise)
+        step = dynamics.step(states[-1], actions, number, noise, None if number else quantiles_MDX)
         state_MNX, reward_MN = step.state, step.reward
         if step.ends is not None:
             alive_MN = lives[-1] if lives else torch.ones_like(step.ends)

@@ -240,6 +240,72 @@ def test_a_plan_begins_where_values_are_missing(lamp, start):
     assert [action["say"] for action in plan.actions] == ["switch it off now"] * 2
 
 
+@pytest.fixture(scope="module")
+def sided():
+    """A hidden side decides which push pays; training lacks it in a tenth of the rows."""
+    generator, rows = random.Random(0), []
+    for number in range(400):
+        side, push = generator.choice("lllllrrrr"), generator.uniform(-1, 1)
+        known = generator.random() > 0.1
+        rows.append(
+            Transition(
+                group=f"g{number // 8}",
+                observation={
+                    "x": generator.gauss(0, 1),
+                    "side": side if known else None,
+                    "slope": (1.0 if side == "l" else -2.0) if known else None,
+                },
+                action={"push": push},
+                reward=push if side == "l" else -2 * push,
+                next_observation={
+                    "side": side,
+                    "slope": 1.0 if side == "l" else -2.0,
+                },
+            )
+        )
+    sides = Discrete(values=("l", "r"))
+    spec = TransitionSpec(
+        observation={"x": Box(), "side": sides, "slope": Box()},
+        action={"push": Box()},
+        targets={"side": sides, "slope": Box(), "reward": Box()},
+    )
+    model = WorldModel(spec, members=2, hidden=32)
+    model.fit(rows, epochs=40, batch_size=32, device="cpu", precision="fp32")
+    return model
+
+
+@pytest.mark.parametrize("candidates", [None, [{"push": 0.1 * n - 1.0} for n in range(21)]])
+def test_what_a_gap_leaves_open_is_not_certain_after_a_step(sided, candidates):
+    settings = PlanSettings(
+        candidates=candidates,
+        penalty=1.0,
+        hold=("x",),
+        reward=lambda before, action, after: (
+            action["push"] * torch.where(before["side"] == 0, 1.0, -2.0) * (before["side"] < 2)
+        ),
+    )
+    known, unknown = (
+        sided.plan({"x": 0.0, "side": side, "slope": slope}, 3, settings)
+        for side, slope in (("l", 1.0), (None, None))
+    )
+    assert known.expected_return == pytest.approx(3.0, abs=0.2)
+    assert known.sd < 0.2
+    assert unknown.expected_return < 0.6
+    assert all(abs(action["push"]) < 0.3 for action in unknown.actions[1:])
+
+
+def test_a_number_that_a_gap_leaves_open_is_not_certain_after_a_step(sided):
+    settings = PlanSettings(
+        bounds={"push": (0.9, 1.0)},
+        hold=("x",),
+        reward=lambda before, action, after: after["slope"],
+    )
+    [predicted] = sided.predict_batch([{"x": 0.0, "side": None, "slope": None}], [{"push": 0.95}])
+    plan = sided.plan({"x": 0.0, "side": None, "slope": None}, 1, settings)
+    assert plan.sd == pytest.approx(predicted.deviations["slope"][0], rel=0.35)
+    assert plan.sd > 0.8
+
+
 def test_a_number_too_large_to_be_used_is_missing(lamp):
     starts = [{"x": 0.5, "heat": heat, "lamp": "on"} for heat in (1e20, None)]
     rolled = lamp["linear"].rollout(starts, [{"say": ""}] * 2, particles=0)
