@@ -99,7 +99,7 @@ class Planner:
 
         Raises:
             ValueError: A field of the observation is of another type or shape, or infinite; the
-                reward function's result does not fit; or *deadline* is no number of at least 0.
+                reward function's result does not fit; or *deadline* is not a number of at least 0.
         """
         is_number = isinstance(deadline, Real) and not isinstance(deadline, bool)
         if deadline is not None and not (is_number and deadline >= 0):
