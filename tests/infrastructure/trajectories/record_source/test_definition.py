@@ -92,6 +92,11 @@ def test_a_definition_sets_history_and_rollouts() -> None:
     [
         ("history = 3", "history = 0", "line 5: spec.history: Input should be greater than"),
         ("rollout_steps = 20", "rollout_steps = -1", "line 6: spec.rollout_steps: Input should"),
+        (
+            "rollout_steps = 20",
+            "rollout_steps = 99999",
+            "Input should be less than or equal to 10000",
+        ),
         ("history", "histroy", "line 5: spec.histroy: there is no such key; did you mean history?"),
         (
             'gear = { type = "discrete", values = ["1", "2"] }\n\n[spec.action]',
