@@ -176,7 +176,8 @@ class SlurmEngine:
     def _check_nodes(self) -> Finding:
         lines = _run("sinfo", "--noheader", "--Node", "--format=%N|%T|%c|%m|%G").splitlines()
         nodes = {line.split("|")[0]: line.split("|")[1] for line in lines}
-        usable = [name for name, state in nodes.items() if re.match("idle|mix|alloc|plan|comp", state)]
+        up = re.compile("idle|mix|alloc|plan|comp")
+        usable = [name for name, state in nodes.items() if up.match(state)]
         if usable:
             return Finding(ok=True, what=f"{len(usable)} of {len(nodes)} nodes take jobs")
         states = ", ".join(f"{name} is {state}" for name, state in nodes.items()) or "none is known"
