@@ -26,6 +26,7 @@ _NAMED = re.compile(
     re.VERBOSE,
 )
 _LONG = re.compile(r"(?<=[\"'])[A-Za-z0-9+/_=-]{24,}(?=[\"'])")
+_MARK = re.compile(r"MASKED_\d+")
 _RANDOM_BITS = 3.7  # of entropy per character; words and identifiers have less
 
 
@@ -46,9 +47,8 @@ class Masking:
 
     def unmask(self, text: str) -> str:
         """Return *text* with the secrets in the place of their marks."""
-        for secret, mark in self._marks.items():
-            text = text.replace(mark, secret)
-        return text
+        secrets = {mark: secret for secret, mark in self._marks.items()}
+        return _MARK.sub(lambda match: secrets.get(match[0], match[0]), text)
 
     def _named(self, match: re.Match[str]) -> str:
         start, end = match.span("value")
