@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import requests
 
+from genesis_fp16.domain.redaction import visible, without_userinfo
+from genesis_fp16.telemetry.environment import endpoint_variable
+
+LONGEST_ANSWER = 1 << 20  # bytes; the protocol's answers are short
 FIRST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
 # The receiver will never take such a batch; other errors are its own, or of the configuration.
 _NEVER_ACCEPTED = (400, 413, 415, 422)
@@ -44,6 +49,7 @@ class Delivery(Generic[Batch]):
     ) -> None:
         self._signal, self._notice, self._clock = signal, notice, clock
         self._away_since, self._next_at, self._delay = math.nan, 0.0, FIRST_SECONDS
+        self._refused: object = None  # the last refusal that was told
         self._session = _Session()
         self._exporter = make(self._session)
 
@@ -55,20 +61,18 @@ class Delivery(Generic[Batch]):
     def send(self, batch: Batch) -> Fate:
         """Send *batch*; waits for the receiver as long as OTEL_EXPORTER_OTLP_TIMEOUT says."""
         session = self._session
-        session.asked, session.status = False, None
+        session.asked, session.status, session.error = False, None, ""
         result = self._exporter.export(batch)
         if result.name == "SUCCESS":
             self._came_back()
+            self._refused = None
             return Fate.SENT
         if not session.asked:  # the exporter could not write it in the protocol's form
-            self._notice("telemetry_refused", signal=self._signal, remedy="it is left out")
+            self._tell_refusal("it is left out")
             return Fate.REFUSED
         if session.status in _NEVER_ACCEPTED:
             self._came_back()
-            remedy = "it is left out; ask the receiver's log why"
-            self._notice(
-                "telemetry_refused", signal=self._signal, status=session.status, remedy=remedy
-            )
+            self._tell_refusal("it is left out; ask the receiver's log why", status=session.status)
             return Fate.REFUSED
         if math.isnan(self._away_since):
             self._away_since = self._clock()
@@ -76,7 +80,10 @@ class Delivery(Generic[Batch]):
                 "telemetry_not_delivered",
                 signal=self._signal,
                 status="no answer" if session.status is None else session.status,
-                remedy="it waits and is sent later; see OTEL_EXPORTER_OTLP_ENDPOINT and _HEADERS",
+                endpoint=visible(without_userinfo(session.endpoint)),
+                error=session.error,
+                remedy=f"it waits and is sent later; let {endpoint_variable(self._signal)} be "
+                "the receiver's URL, such as http://collector:4318; see also OTEL_EXPORTER_OTLP_HEADERS",
             )
         self._next_at = self._clock() + self._delay
         self._delay = min(2 * self._delay, LONGEST_SECONDS)
@@ -92,19 +99,63 @@ class Delivery(Generic[Batch]):
             self._notice("telemetry_delivered_again", signal=self._signal, away_seconds=seconds)
         self._away_since, self._next_at, self._delay = math.nan, 0.0, FIRST_SECONDS
 
+    def _tell_refusal(self, remedy: str, **fields: object) -> None:
+        """Once in a row: the line of a notice would be refused, too."""
+        if self._refused != fields:
+            self._refused = fields
+            self._notice("telemetry_refused", signal=self._signal, **fields, remedy=remedy)
+
 
 class _Session(requests.Session):
-    """Tells whether the receiver was *asked*, and the last *status* that it answered."""
+    """Tells of the last request whether it was *asked* for, its *status* and its *error*."""
 
     asked: bool = False
     status: int | None = None
+    endpoint: str = ""
+    error: str = ""
+
+    def request(  # the library's signature
+        self,
+        method: str,
+        url: str | bytes,
+        *arguments: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
+    ) -> requests.Response:
+        self.asked, self.endpoint = True, str(url)
+        try:
+            return super().request(method, url, *arguments, **options)
+        except Exception as error:
+            self.error = visible(without_userinfo(str(error)))[:300]
+            raise
 
     def send(  # the library's signature
         self,
         request: requests.PreparedRequest,
         **options: Any,  # noqa: ANN401
     ) -> requests.Response:
-        self.asked = True
-        response = super().send(request, **options)
+        seconds = options.get("timeout")
+        deadline = time.monotonic() + (seconds if isinstance(seconds, int | float) else math.inf)
+        response = super().send(request, **{**options, "stream": True})
         self.status = response.status_code
+        if 300 <= response.status_code < 400:
+            response.close()
+            place = response.headers.get("Location", "nowhere")
+            raise requests.RequestException(f"it redirects to {place}, which is not followed")
+        _read_to_end(response, deadline)
         return response
+
+
+def _read_to_end(response: requests.Response, deadline: float) -> None:
+    """Free the connection for the next request; what the answer says is not used."""
+    size = 0
+    try:
+        while part := response.raw.read1(1 << 16, decode_content=False):
+            size += len(part)
+            if size > LONGEST_ANSWER or time.monotonic() > deadline:
+                raise requests.RequestException(
+                    f"its answer is too long or too slow: {size} bytes are no end of it"
+                )
+    except BaseException:
+        response.close()
+        raise
+    response.raw.release_conn()

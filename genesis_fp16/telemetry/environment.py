@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,25 @@ _EXPORTERS: dict[Signal, str] = {
     "metrics": "OTEL_METRICS_EXPORTER",
     "logs": "OTEL_LOGS_EXPORTER",
 }
+_COUNTS = tuple(
+    f"OTEL_{name}_LIMIT"
+    for name in (
+        "ATTRIBUTE_COUNT",
+        "ATTRIBUTE_VALUE_LENGTH",
+        "EVENT_ATTRIBUTE_COUNT",
+        "LINK_ATTRIBUTE_COUNT",
+        "LOGRECORD_ATTRIBUTE_COUNT",
+        "LOGRECORD_ATTRIBUTE_VALUE_LENGTH",
+        "SPAN_ATTRIBUTE_COUNT",
+        "SPAN_ATTRIBUTE_VALUE_LENGTH",
+        "SPAN_EVENT_COUNT",
+        "SPAN_LINK_COUNT",
+    )
+)
+_TIMEOUTS = (
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
+    *(f"OTEL_EXPORTER_OTLP_{each.upper()}_TIMEOUT" for each in _EXPORTERS),
+)
 _PROTOCOL = "http/protobuf"
 _INTERVAL_SECONDS = 60.0
 
@@ -38,7 +58,10 @@ class Wanted:
 
 
 def read_environment() -> Wanted:
-    """Read the variables; one that is not supported counts as unset and is named in `refused`."""
+    """Read the variables; one that is not supported counts as unset and is named in `refused`.
+
+    A malformed number that the SDK reads itself is removed from the environment.
+    """
     refused = []
 
     def chosen(name: str, known: tuple[str, ...]) -> str:
@@ -58,4 +81,27 @@ def read_environment() -> Wanted:
     seconds = int(text) / 1000 if text.isdecimal() and int(text) > 0 else _INTERVAL_SECONDS
     if text and not text.isdecimal():
         refused.append(f"{OTEL_METRIC_EXPORT_INTERVAL}={text}")
+    for names, is_sound in ((_COUNTS, _is_count), (_TIMEOUTS, _is_timeout)):
+        for name in names:
+            text = os.environ.get(name, "").strip()
+            if text and not is_sound(text):
+                refused.append(f"{name}={text}")
+                del os.environ[name]
     return Wanted(signals=frozenset(signals), metric_seconds=seconds, refused=tuple(refused))
+
+
+def endpoint_variable(signal: str) -> str:
+    """The variable that names the receiver of *signal*."""
+    own = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
+    return own if os.environ.get(own) else "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+def _is_count(text: str) -> bool:
+    return text.lower() == "none" or (text.isascii() and text.isdecimal() and len(text) < 19)
+
+
+def _is_timeout(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < math.inf
+    except ValueError:
+        return False

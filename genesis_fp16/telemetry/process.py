@@ -36,6 +36,7 @@ from genesis_fp16.telemetry.scrape import as_metrics, read_metrics
 LOOK_SECONDS = 1.0
 RUNS_AT_ONCE = 20  # of one export
 DECISIONS = 100  # the newest of an agent
+REPEAT_SECONDS = 3600.0  # until the same notice is told again
 NICENESS = 10  # training and predictions come first
 
 
@@ -58,6 +59,7 @@ class Exporter:
         self._spec, self._reports = spec, reports
         self._folder = spec.home / FOLDER
         self._notices: list[Notice] = []
+        self._told: dict[str, tuple[str, float]] = {}
         self._resource = _resource(spec)
         self._scope = InstrumentationScope("genesis_fp16", spec.release)
         self._position = read_position(self._folder, time.time())
@@ -124,7 +126,7 @@ class Exporter:
                 self._save()
                 self._report()
         except (StoreError, SQLAlchemyError) as error:  # the next look may succeed
-            self._notice("telemetry_store_unreadable", error=str(error))
+            self._notice_once("telemetry_store_unreadable", error=str(error))
             self._store = None
 
     def _unsent(self) -> Iterator[dict[str, float]]:
@@ -150,7 +152,7 @@ class Exporter:
         try:
             text = read_metrics(self._spec.metrics_url)
         except OSError as error:
-            self._notice("telemetry_metrics_unreadable", error=str(error))
+            self._notice_once("telemetry_metrics_unreadable", error=str(error))
             self._metrics_at = time.monotonic() + self._wanted.metric_seconds
             return
         metrics = as_metrics(text, (self._spec.started_at, now), self._resource, self._scope)
@@ -165,6 +167,14 @@ class Exporter:
         self._notices.append(
             Notice(event=event, fields={name: str(value) for name, value in fields.items()})
         )
+
+    def _notice_once(self, event: str, *, error: str) -> None:
+        """Not at each look: the line of a notice is exported, too."""
+        now = time.monotonic()
+        text, at = self._told.get(event, ("", 0.0))
+        if error != text or now >= at + REPEAT_SECONDS:
+            self._told[event] = (error, now)
+            self._notice(event, error=error)
 
     def _report(self) -> None:
         report, self._notices = TelemetryReport(notices=self._notices), []
