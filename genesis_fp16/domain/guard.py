@@ -106,7 +106,7 @@ class GuardSettings(BaseModel):
     """Smallest share of its held-out skill that a model must have lost to be taken back."""
     model_guard_false_alarm_outcomes: Hot[Annotated[int, Field(ge=1_000, le=10**12)]] = 500_000
     """Mean number of outcomes, at least, in which a model that holds is taken back by mistake."""
-    model_guard_input_drift: Hot[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = 0.5
+    model_guard_input_drift: Hot[Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]] = 0.5
     """Shift of an input, in standard deviations, from which half the evidence suffices."""
     canary_share: Hot[Annotated[float, Field(ge=0, le=1)]] = 1.0
     """Share of each agent's runs that may use half precision; the others run in FP32."""
