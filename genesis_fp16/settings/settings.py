@@ -31,6 +31,7 @@ from genesis_fp16.settings.types import (
     HomeFolder,
     Host,
     HostNames,
+    NoticeUrl,
     Options,
     PresetName,
     RayAddress,
@@ -178,7 +179,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
     """Minutes after which the engine may end a job; empty: the engine's default."""
     preemption_file: TokenFile = None
     """File whose appearance on a worker's machine announces that it is taken away; empty: none."""
-    preemption_url: OrEmpty[Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")]] = None
+    preemption_url: NoticeUrl = None
     """URL that announces it, as clouds' metadata services do; docs/how-to/executors.md."""
     slurm_options: Options = ""
     """More options of sbatch, for example --partition=gpu --account=lab."""

@@ -94,6 +94,19 @@ def _check_ray_address(text: str) -> str:
     return text
 
 
+def _check_notice_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        sound = url.scheme in ("http", "https") and url.hostname and (url.port or 1)
+    except ValueError:
+        sound = False
+    if not sound or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("it is not a URL with a host, for example http://169.254.169.254/notice")
+    if url.username is not None:
+        raise ValueError("it must name no user: a metadata service asks for none")
+    return text
+
+
 def _check_preset(name: str) -> str:
     return usable_preset(name).name
 
@@ -135,5 +148,6 @@ HomeFolder: TypeAlias = Annotated[
 ]
 DatabaseUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_url)]]
 RayAddress: TypeAlias = Annotated[str, AfterValidator(_check_ray_address)]
+NoticeUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(_check_notice_url)]]
 SharedUrl: TypeAlias = OrEmpty[Annotated[str, AfterValidator(check_bucket_url)]]
 TokenFile: TypeAlias = OrEmpty[Annotated[Path, AfterValidator(_expand_home)]]

@@ -83,7 +83,7 @@ class Delivery(Generic[Batch]):
                 endpoint=visible(without_userinfo(session.endpoint)),
                 error=session.error,
                 remedy=f"it waits and is sent later; let {endpoint_variable(self._signal)} be "
-                "the receiver's URL, such as http://collector:4318; see also OTEL_EXPORTER_OTLP_HEADERS",
+                "the receiver's URL, such as http://collector:4318; see OTEL_EXPORTER_OTLP_HEADERS",
             )
         self._next_at = self._clock() + self._delay
         self._delay = min(2 * self._delay, LONGEST_SECONDS)

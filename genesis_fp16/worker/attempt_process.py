@@ -19,8 +19,10 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 
 import torch.distributed as dist
@@ -58,6 +60,7 @@ def main() -> None:
         rank = dist.get_node_local_rank()
     with EventWriter(spec.events_path) as events:
         emit: Emit = events if not rank else _discard
+        signalled: SimpleQueue[str] = SimpleQueue()  # a handler may not write events
         commands, inbox = take_stdin(), CommandInbox(events)
         if rank:
             os.close(commands)  # several ranks share one stdin, and rank 0 reads it
@@ -65,12 +68,17 @@ def main() -> None:
             listen(commands, inbox)
 
         def stop(number: int, _frame: FrameType | None) -> None:
-            inbox.put(Stop(reason=signal.Signals(number).name))
+            if number == signal.SIGUSR1 and not rank:
+                signalled.put("preempted: SIGUSR1 announces that the machine is taken away")
+            else:
+                inbox.put(Stop(reason=signal.Signals(number).name))
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, stop)
         if not rank:
-            watch(spec.preemption_file, spec.preemption_url, partial(_leave, events, inbox))
+            leave = partial(_leave, events, inbox)
+            threading.Thread(target=lambda: leave(signalled.get()), daemon=True).start()
+            watch(spec.preemption_file, spec.preemption_url, leave)
         finished = run_attempt(spec, emit, inbox)
         code = EXIT_CODES[finished.outcome]
         if rank is not None and finished.outcome in ("stopped", "no_data"):

@@ -121,6 +121,8 @@ def test_notices_that_the_machine_is_taken_away_lead_to_a_checkpoint(
     assert second.of(Resumed)[0].step == attempt.of(CheckpointSaved)[-1].step
     os.kill(second.process.pid, signal.SIGUSR1)
     assert second.end() == 75, second.log
+    [told] = [event for event in second.of(Notice) if event.event == "preemption_noticed"]
+    assert told.fields["notice"].startswith("preempted: SIGUSR1")
 
 
 def test_stopped_while_training_resumes_on_the_same_data(start: Start) -> None:

@@ -1,12 +1,16 @@
 """Notices of clouds, from servers that answer as their metadata services do."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from genesis_fp16.settings import Settings
 from genesis_fp16.worker import preemption
 from tests.patience import wait_until
 
@@ -83,6 +87,50 @@ def test_a_service_that_does_not_answer_announces_nothing(
     notices: list[str] = []
     before = threading.active_count()
     preemption.watch(None, url, notices.append)
-    assert threading.active_count() == before + 1
+    assert threading.active_count() == before + 2
     assert preemption.announces_end("") is False
     assert notices == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("TRUE", True),
+        ("FALSE", False),
+        ('{"action": "stop", "time": "2026-11-26T08:22:00Z"}', True),
+        ("<html>log in</html>", None),
+        ('{"error": "no such path"}', None),
+        ("[1]", None),
+    ],
+)
+def test_only_what_clouds_answer_announces_the_end(text: str, found: bool | None) -> None:
+    assert preemption.announces_end(text) is found
+
+
+def test_a_service_that_breaks_the_protocol_does_not_hold_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(preemption, "LOOK_SECONDS", 0.01)
+    asked, notices = list[int](), list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for _ in range(3):
+                with server.accept()[0] as connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(b"no status line\r\n\r\n")
+                    asked.append(1)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        preemption.watch(tmp_path / "spot", url, notices.append)
+        wait_until(lambda: len(asked) == 3, "the service to be asked again")
+        (tmp_path / "spot").touch()
+        wait_until(lambda: notices, "the notice")
+    assert notices == [f"preempted: {tmp_path / 'spot'} exists"]
+
+
+@pytest.mark.parametrize("url", ["http://u:p@h/x", "http://h:port/x", "ftp://h", "http://"])
+def test_settings_refuse_a_url_that_cannot_be_asked(url: str) -> None:
+    with pytest.raises(ValidationError, match=r"it is not a URL|it must name no user"):
+        Settings(preemption_url=url)
