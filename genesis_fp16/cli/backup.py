@@ -10,6 +10,7 @@ import typer
 from genesis_fp16.cli.output import JsonFlag, print_json
 from genesis_fp16.cli.settings import load_location
 from genesis_fp16.domain.moments import moment
+from genesis_fp16.domain.redaction import visible
 
 
 def backup(
@@ -22,12 +23,16 @@ def backup(
     facts = back_up(load_location(), folder)
     size = sum(file.size for file in facts.files.values()) + facts.database.size
     if as_json:
-        print_json({"folder": folder, "runs": facts.runs, "files": len(facts.files), "bytes": size})
+        told = {"folder": folder, "runs": facts.runs, "files": len(facts.files), "bytes": size}
+        print_json({**told, "left_out": facts.left_out})
     else:
         typer.echo(
             f"{folder}: {facts.runs} runs and {len(facts.files)} files, {size / 2**20:.1f} MiB, "
             f"as of {moment(facts.made_at)}; read again and found right"
         )
+        if facts.left_out:
+            names = ", ".join(visible(name) for name in facts.left_out)
+            typer.echo(f"left out, since links are not followed: {names}")
 
 
 def restore(

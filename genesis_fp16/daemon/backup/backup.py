@@ -17,7 +17,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import genesis_fp16
 from genesis_fp16.daemon.backup import database
-from genesis_fp16.daemon.backup.files import RestlessError, copy_at_rest, digest
+from genesis_fp16.daemon.backup.files import (
+    RestlessError,
+    copy_at_rest,
+    digest,
+    links,
+    read_regular,
+)
 from genesis_fp16.domain.errors import GenesisError
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import StoreError
@@ -50,6 +56,7 @@ class Facts(BaseModel):
         database: The saved database.
         files: Path in the home to the file.
         runs: Number of runs.
+        left_out: Links in the home, which are not followed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -60,6 +67,7 @@ class Facts(BaseModel):
     database: _File
     files: dict[str, _File]
     runs: int
+    left_out: list[str] = []
 
 
 def back_up(settings: Settings, folder: Path) -> Facts:
@@ -68,10 +76,14 @@ def back_up(settings: Settings, folder: Path) -> Facts:
     The backup is read again and checked before it gets its name: an interrupted one has none.
 
     Raises:
-        BackupError: *folder* exists, or files do not come to rest.
+        BackupError: *folder* exists, files do not come to rest, or cannot be read or written.
         StoreError: The database cannot be read.
-        OSError: A file cannot be read or written.
     """
+    with _told(f"the backup {folder} cannot be made", "name a folder with room that you may write"):
+        return _back_up(settings, folder)
+
+
+def _back_up(settings: Settings, folder: Path) -> Facts:
     home, folder = settings.home.absolute(), folder.absolute()
     if folder.exists():
         raise BackupError(f"{folder} exists already: name a folder that does not, such as a date's")
@@ -82,7 +94,7 @@ def back_up(settings: Settings, folder: Path) -> Facts:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     url = database_url(settings)
-    with private_umask(partial), _opened(url) as engine:
+    with _removed_on_failure(partial), private_umask(partial), _opened(url) as engine:
         (partial / HOME).mkdir(parents=True)
         saved = partial / DATABASE
         made_at = 0.0
@@ -106,6 +118,7 @@ def back_up(settings: Settings, folder: Path) -> Facts:
             database=_File(**asdict(digest(saved))),
             files={name: _File(**asdict(file)) for name, file in sorted(files.items())},
             runs=_count_runs(saved),
+            left_out=links(home),
         )
         write_atomically(partial / MANIFEST, facts.model_dump_json(indent=1))
         verify(partial)
@@ -121,7 +134,7 @@ def verify(folder: Path) -> Facts:
         StoreError: The saved database is damaged.
     """
     try:
-        facts = Facts.model_validate_json((folder / MANIFEST).read_bytes())
+        facts = Facts.model_validate_json(read_regular(folder / MANIFEST))
     except (OSError, ValidationError) as error:
         raise BackupError(
             f"{folder} is not a backup: its {MANIFEST} cannot be read: {error}"
@@ -150,9 +163,16 @@ def restore(settings: Settings, folder: Path) -> tuple[Facts, int]:
         What was in it, and the number of those runs.
 
     Raises:
-        BackupError: It is damaged, or the home is in use or not empty.
+        BackupError: It is damaged, the home is in use or not empty, or cannot be written.
         StoreError: The database on a server is not empty, or the backup's is of a newer release.
     """
+    home = settings.home.absolute()
+    remedy = "set GENESIS_HOME to a folder with room that you may write"
+    with _told(f"{folder} cannot be restored as {home}", remedy):
+        return _restore(settings, folder)
+
+
+def _restore(settings: Settings, folder: Path) -> tuple[Facts, int]:
     home, folder = settings.home.absolute(), folder.absolute()
     if home.exists() and any(home.iterdir()):
         raise BackupError(
@@ -165,7 +185,7 @@ def restore(settings: Settings, folder: Path) -> tuple[Facts, int]:
         raise BackupError(f"the database {place} exists already: move it away")
     partial = home.with_name(f".{home.name}.restoring")
     shutil.rmtree(partial, ignore_errors=True)
-    with private_umask(partial):
+    with _removed_on_failure(partial), private_umask(partial):
         partial.mkdir(parents=True)
         shutil.copytree(folder / HOME, partial, dirs_exist_ok=True)
         restored = partial / DATABASE
@@ -183,6 +203,30 @@ def restore(settings: Settings, folder: Path) -> tuple[Facts, int]:
             home.rmdir()
         partial.rename(home)
     return facts, requeued
+
+
+@contextmanager
+def _told(what: str, remedy: str) -> Iterator[None]:
+    """Say in one line why the disk or the database on it refused."""
+    try:
+        yield
+    except shutil.Error as error:  # a list of source, target and reason
+        first = error.args[0][0][-1] if error.args and error.args[0] else error
+        raise BackupError(f"{what}: {first}: {remedy}") from error
+    except OSError as error:
+        raise BackupError(f"{what}: {error}: {remedy}") from error
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        reason = str(error).partition("\n")[0]
+        raise BackupError(f"{what}: {reason}: {remedy}") from error
+
+
+@contextmanager
+def _removed_on_failure(partial: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 @contextmanager

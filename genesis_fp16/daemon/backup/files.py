@@ -79,14 +79,41 @@ def digest(path: Path) -> CopiedFile:
     """Size and SHA-256 of the file at *path*.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, or is no regular file.
     """
+    _check_regular(path)
     size, total = 0, sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             size += len(block)
             total.update(block)
     return CopiedFile(size=size, sha256=total.hexdigest())
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of the file at *path*.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
+    _check_regular(path)
+    return path.read_bytes()
+
+
+def links(home: Path) -> list[str]:
+    """Links below *home*, which a copy leaves out."""
+    return sorted(
+        str(path.relative_to(home))
+        for folder, folders, names in os.walk(home)
+        for name in (*folders, *names)
+        if not name.startswith(".") and (path := Path(folder) / name).is_symlink()
+    )
+
+
+def _check_regular(path: Path) -> None:
+    """A pipe would wait for a writer."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(f"{path} is no regular file")
 
 
 def _has_only_grown(before: dict[str, Seen], now: dict[str, Seen]) -> bool:

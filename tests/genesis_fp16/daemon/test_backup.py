@@ -1,6 +1,7 @@
 """Backups that are made while runs are recorded, and put back as either kind of database."""
 
 import json
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -164,3 +165,28 @@ def test_an_older_release_refuses_the_home_of_a_newer_one(
         newer.commit()
     with pytest.raises(StoreError, match="install the release that wrote it, or a newer one"):
         Store.open(database)
+
+
+def test_what_the_disk_refuses_is_told_in_a_line_and_nothing_partial_stays(
+    store: Store, database: Settings, tmp_path: Path
+) -> None:
+    fill(store, database.home)
+    (database.home / "data").symlink_to(tmp_path)
+    (tmp_path / "afile").touch()
+    for place in (Path("/proc/x/y"), tmp_path / "afile" / "x"):
+        with pytest.raises(BackupError, match=f"the backup {place} cannot be made: .*: name a"):
+            back_up(database, place)
+    facts = back_up(database, tmp_path / "backup")
+    assert facts.left_out == ["data"]
+    with pytest.raises(BackupError, match=r"cannot be restored as .*: set GENESIS_HOME"):
+        restore(Settings(home=Path("/proc/x/y")), tmp_path / "backup")
+    [events] = (tmp_path / "backup").rglob("events.ndjson")
+    os.mkfifo(events.with_name("other"))
+    with pytest.raises(BackupError, match=r"named pipe.*: set GENESIS_HOME"):
+        restore(Settings(home=tmp_path / "other"), tmp_path / "backup")
+    events.unlink()
+    os.mkfifo(events)
+    with pytest.raises(BackupError, match="is no regular file"):
+        restore(Settings(home=tmp_path / "other"), tmp_path / "backup")
+    assert not list(tmp_path.glob(".*"))
+    assert not (tmp_path / "other").exists()
