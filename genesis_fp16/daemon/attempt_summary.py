@@ -26,6 +26,7 @@ _DOING = {
     "publish": "publishing",
 }
 _ABOUT_DATA = ("training_data_incomplete", "training_data_doubtful")  # events of notices
+_ABOUT_END = ("training_stopped_early", "preemption_noticed")
 _MOST_PROBLEMS = 20
 
 
@@ -39,8 +40,9 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
     tail = EventTail(events_file, longest_backlog=longest)
     counts: Counter[str] = Counter()
     changes: list[PrecisionChanged] = []
-    evaluated, ended_early, activity, trouble = None, None, None, ""
+    evaluated, activity, trouble = None, None, ""
     data_problems: dict[str, None] = {}
+    about_end: dict[str, dict[str, str]] = {}
     proposal = ""
     try:
         for event in tail.read():
@@ -55,8 +57,8 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
                 evaluated = event
             elif isinstance(event, RungSearched):
                 proposal = event.proposal or proposal
-            elif isinstance(event, Notice) and event.event == "training_stopped_early":
-                ended_early = event.fields
+            elif isinstance(event, Notice) and event.event in _ABOUT_END:
+                about_end[event.event] = event.fields
             elif isinstance(event, Notice) and event.event in _ABOUT_DATA:
                 said = (event.fields.get("problem"), event.fields.get("remedy"))
                 data_problems["; ".join(filter(None, said))] = None
@@ -64,13 +66,14 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
         trouble = f"{events_file.name} cannot be read: {error.strerror or error}"
     return {
         **asdict(attempt),
+        "ending": about_end.get("preemption_noticed", {}).get("notice", attempt.ending),
         "log": str(log) if os.path.lexists(log) else None,
         "events_file": str(events_file) if os.path.lexists(events_file) else None,
         "events_trouble": trouble,
         "events": dict(counts),
         "events_not_read_bytes": tail.skipped_bytes,
         "activity": activity if attempt.finished_at is None else None,
-        "training_stopped_early": ended_early,
+        "training_stopped_early": about_end.get("training_stopped_early"),
         "precision_proposal": proposal,
         "data_problems": list(data_problems)[:_MOST_PROBLEMS],
         "precision": [

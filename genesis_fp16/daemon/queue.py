@@ -151,7 +151,8 @@ class _Look:
     def _backoff(self, run: Run) -> _Cause | None:
         if run.is_available(self._now, self._settings.retry_backoff_seconds):
             return None
-        why = f"it failed and is tried again from {moment(run.available_at)}"
+        ended = "it failed" if run.failures else "it was preempted, or its disk was full,"
+        why = f"{ended} and is tried again from {moment(run.available_at)}"
         return _Cause("backoff", why, run.available_at)
 
     def _slot(self) -> _Cause:

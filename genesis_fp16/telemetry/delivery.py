@@ -153,7 +153,7 @@ def _read_to_end(response: requests.Response, deadline: float) -> None:
             size += len(part)
             if size > LONGEST_ANSWER or time.monotonic() > deadline:
                 raise requests.RequestException(
-                    f"its answer is too long or too slow: {size} bytes are no end of it"
+                    f"its answer is too long or too slow: it had not ended after {size} bytes"
                 )
     except BaseException:
         response.close()

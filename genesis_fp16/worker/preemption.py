@@ -64,7 +64,7 @@ def _look_at_file(file: Path) -> str:
 
 
 class _Service:
-    """Asks *url*; says once if its answer is none of a metadata service."""
+    """Asks *url*; says once if the answer is not one that a cloud gives."""
 
     def __init__(self, url: str) -> None:
         self._url, self._token, self._told = url, "", False
@@ -85,7 +85,12 @@ class _Service:
             if known is None and not self._told:
                 self._told = True
                 remedy = "see GENESIS_PREEMPTION_URL in docs/how-to/executors.md"
-                log.warning("%s is no metadata service: it says %r; %s", self._url, said, remedy)
+                log.warning(
+                    "%s does not answer as a metadata service: it says %r; %s",
+                    self._url,
+                    said,
+                    remedy,
+                )
         return ""
 
 

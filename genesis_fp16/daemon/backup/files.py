@@ -79,7 +79,7 @@ def digest(path: Path) -> CopiedFile:
     """Size and SHA-256 of the file at *path*.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: It cannot be read, or is not a regular file.
     """
     _check_regular(path)
     size, total = 0, sha256()
@@ -94,7 +94,7 @@ def read_regular(path: Path) -> bytes:
     """The bytes of the file at *path*.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: It cannot be read, or is not a regular file.
     """
     _check_regular(path)
     return path.read_bytes()
@@ -113,7 +113,7 @@ def links(home: Path) -> list[str]:
 def _check_regular(path: Path) -> None:
     """A pipe would wait for a writer."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(f"{path} is no regular file")
+        raise OSError(f"{path} is not a regular file")
 
 
 def _has_only_grown(before: dict[str, Seen], now: dict[str, Seen]) -> bool:

@@ -186,7 +186,7 @@ def test_what_the_disk_refuses_is_told_in_a_line_and_nothing_partial_stays(
         restore(Settings(home=tmp_path / "other"), tmp_path / "backup")
     events.unlink()
     os.mkfifo(events)
-    with pytest.raises(BackupError, match="is no regular file"):
+    with pytest.raises(BackupError, match="is not a regular file"):
         restore(Settings(home=tmp_path / "other"), tmp_path / "backup")
     assert not list(tmp_path.glob(".*"))
     assert not (tmp_path / "other").exists()
