@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
     changes: list[PrecisionChanged] = []
     evaluated, activity, trouble = None, None, ""
     data_problems: dict[str, None] = {}
-    about_end: dict[str, dict[str, str]] = {}
+    about_end: dict[str, Mapping[str, str]] = {}
     proposal = ""
     try:
         for event in tail.read():
