@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -92,7 +93,10 @@ def gaps(pairs: Sequence[Losses]) -> dict[str, Interval]:
 def _gap(pair: Losses, half: PrecisionName, name: str) -> float:
     lost = pair[half][name] - pair["fp32"][name]
     full = pair["fp32"][name]
-    return lost / (1.0 - full) if name.endswith("NLL") else lost / full
+    if lost == 0.0:  # also where FP32 predicts the base rate, and so has no skill to lose
+        return 0.0
+    whole = 1.0 - full if name.endswith("NLL") else full
+    return lost / whole if whole else math.inf
 
 
 def _nll(expected: TargetDistribution, value: torch.Tensor) -> float:
