@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from apscheduler.triggers.cron import CronTrigger
 from pydantic import AfterValidator, BeforeValidator
@@ -81,13 +81,18 @@ def _check_token(text: str) -> str:
     return text
 
 
-def _check_ray_address(text: str) -> str:
+def _http_url(text: str) -> SplitResult | None:
+    """The parts of a URL of http or https with a host; None if it is none."""
     try:
         url = urlsplit(text)
         sound = url.scheme in ("http", "https") and url.hostname and (url.port or 1)
     except ValueError:
-        sound = False
-    if not sound:
+        return None
+    return url if sound else None
+
+
+def _check_ray_address(text: str) -> str:
+    if (url := _http_url(text)) is None:
         raise ValueError("it is not the URL of a dashboard, for example http://head:8265")
     if url.username is not None or url.query or url.fragment:
         raise ValueError("it must end after its path and name no user; the token is in a file")
@@ -95,12 +100,8 @@ def _check_ray_address(text: str) -> str:
 
 
 def _check_notice_url(text: str) -> str:
-    try:
-        url = urlsplit(text)
-        sound = url.scheme in ("http", "https") and url.hostname and (url.port or 1)
-    except ValueError:
-        sound = False
-    if not sound or not text.isascii() or not text.isprintable() or " " in text:
+    url = _http_url(text)
+    if url is None or not text.isascii() or not text.isprintable() or " " in text:
         raise ValueError("it is not a URL with a host, for example http://169.254.169.254/notice")
     if url.username is not None:
         raise ValueError("it must name no user: a metadata service asks for none")

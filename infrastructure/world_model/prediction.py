@@ -49,7 +49,8 @@ class Prediction:
             training values; see `infrastructure.world_model.distributions.confidence`. 0 before any
             fit.
         probabilities: Probability of each label, of each `Discrete` target.
-        deviations: Standard deviation of each dimension, of each `Box` target.
+        deviations: Standard deviation of each dimension, of each `Box` target; NaN where its value
+            is NaN.
         intervals: Interval of each `Box` target, from the errors on held-out groups.
         warnings: What is odd about the input: sentences that begin with ``observation.NAME`` or
             ``action.NAME``.
@@ -106,8 +107,8 @@ def to_predictions(
             likeliest = distribution.probabilities.argmax(dim=1).tolist()
             states[name] = [target.values[index] for index in likeliest]
         elif isinstance(target, Box) and isinstance(distribution, BoxDistribution):
-            deviations[name] = [tuple(row) for row in distribution.variance.sqrt().tolist()]
             states[name] = _next_values(name, target, distribution, observations)
+            deviations[name] = _deviations(states[name], distribution)
             intervals[name] = _intervals(states[name], distribution)
     improvement = improvement_target(spec)
     gains = _column(predicted, improvement)
@@ -166,6 +167,16 @@ def _next_values(
         before = [observation.get(name) for observation in observations]
         means = [_added(*pair) for pair in zip(before, means, strict=True)]
     return [tuple(row) if target.shape else row[0] for row in means]
+
+
+def _deviations(
+    values: Sequence[FieldValue], distribution: BoxDistribution
+) -> list[tuple[float, ...]]:
+    """Standard deviations; NaN where the value is: the start of its change is missing."""
+    return [
+        tuple(math.nan if math.isnan(x) else s for x, s in zip(as_vector(value), row, strict=True))
+        for value, row in zip(values, distribution.variance.sqrt().tolist(), strict=True)
+    ]
 
 
 def _intervals(values: Sequence[FieldValue], distribution: BoxDistribution) -> list[Interval]:

@@ -186,6 +186,8 @@ def test_a_missing_field_is_named(fitted):
         assert answer.reasoning.startswith(warning)
     assert absent.success_probability == none.success_probability
     assert all(map(math.isnan, absent.next_state["x"]))  # its change is predicted
+    assert all(map(math.isnan, absent.deviations["x"]))
+    assert math.isfinite(nan.deviations["x"][1])
     assert math.isnan(nan.next_state["x"][0])
     assert nan.next_state["x"][1] == pytest.approx(5.0, abs=1.0)
 
