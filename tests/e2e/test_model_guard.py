@@ -70,7 +70,12 @@ def test_a_model_that_stops_predicting_is_taken_back_and_a_training_asked_for(
     make_daemon: Callable[..., Any],
 ) -> None:
     daemon, source = make_daemon(), random.Random(0)
-    daemon.configure(GENESIS_AGENTS__QUICK__EXPLORE='"epsilon 0.5"')
+    daemon.configure(
+        GENESIS_AGENTS__QUICK__EXPLORE='"epsilon 0.5"',
+        GENESIS_AGENTS__QUICK__SCHEDULE='"every 1000000 outcomes"',  # else it is due at once
+        GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,  # what is asked for does not publish
+        GENESIS_AGENTS__QUICK__SETTINGS__PAUSE_SECONDS=0.02,
+    )
     agent = daemon.home / "agents" / "quick"
     publish(agent, "right", "v1", None)
     publish(agent, "left", "v2", "v1")
@@ -97,6 +102,7 @@ def test_a_model_that_stops_predicting_is_taken_back_and_a_training_asked_for(
         for _ in range(60):
             versions.add(decide("left"))
         assert versions == {"v2"}
+        assert daemon.json("runs") == []
 
         def judged(of: str) -> float:
             return daemon.metrics().value("genesis_prediction_log_loss", agent="quick", of=of)
