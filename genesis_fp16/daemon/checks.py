@@ -23,6 +23,7 @@ import genesis_fp16
 from genesis_fp16.daemon.api_tokens import TokenError, open_tokens
 from genesis_fp16.daemon.known_agents import known_agents
 from genesis_fp16.daemon.prediction import check_predictor_tokens
+from genesis_fp16.daemon.telemetry import INSTALL_EXPORTER, missing_exporter
 from genesis_fp16.domain.moments import moment
 from genesis_fp16.executors.check import check_executor
 from genesis_fp16.executors.choice import NO_USE_OF_URL, REMEDY_OF_URL
@@ -95,6 +96,7 @@ def run_checks(
         check_port(settings),
         check_api(settings),
         check_predictor(settings),
+        check_telemetry(settings),
         check_device(settings),
         *check_engine(settings),
     ]
@@ -399,6 +401,17 @@ def check_predictor(settings: Settings) -> CheckResult:
     if settings.predict_port is not None:
         observed += f" and on {settings.predict_host}:{settings.predict_port}"
     return CheckResult(name, "ok", observed)
+
+
+def check_telemetry(settings: Settings) -> CheckResult:
+    """Whether the exporter is installed if the settings want it."""
+    if not settings.otel:
+        return CheckResult("telemetry", "ok", "off")
+    missing = missing_exporter()
+    if missing:
+        found = f"GENESIS_OTEL=true, but {missing} is not installed: nothing is exported"
+        return CheckResult("telemetry", "warn", found, INSTALL_EXPORTER)
+    return CheckResult("telemetry", "ok", "exports over OTLP, as the daemon's OTEL_* variables say")
 
 
 def _answers(host: str, port: int) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from genesis_fp16.domain.moments import moment
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
 from genesis_fp16.domain.queue import forecast, in_turn
-from genesis_fp16.domain.run import Run, RunState
+from genesis_fp16.domain.run import Ending, Run, RunState
 from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.runs.quota import used_up
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 
+_PREEMPTED = str(Ending(exit_code=os.EX_TEMPFAIL))
 RUNS_NAMED = 3  # of those under way that take the slots
 
 
@@ -59,9 +61,9 @@ def read_queue(
     queued = in_turn(queued, lambda agent: settings.for_agent(agent).priority, started)
     look = _Look(
         settings,
+        store,
         now=now,
         active=active,
-        pauses=store.pauses.in_force(),
         used_up=used_up(settings, store, {run.agent for run in queued}),
         states={plugin.name: plugin.state for plugin in plugins},
     )
@@ -98,15 +100,16 @@ class _Look:
     def __init__(
         self,
         settings: Settings,
+        store: Store,
         *,
         now: float,
         active: dict[str, Run],
-        pauses: PausesInForce,
         used_up: dict[str, float],
         states: dict[str, str],
     ) -> None:
         self._settings, self._now, self._active = settings, now, active
-        self._pauses, self._used_up, self._states = pauses, used_up, states
+        self._pauses: PausesInForce = store.pauses.in_force()
+        self._store, self._used_up, self._states = store, used_up, states
         self._checks: tuple[Callable[[Run], _Cause | None], ...] = (
             *(self._cancel, self._pause, self._plugin, self._quota, self._agent, self._backoff),
         )
@@ -151,8 +154,9 @@ class _Look:
     def _backoff(self, run: Run) -> _Cause | None:
         if run.is_available(self._now, self._settings.retry_backoff_seconds):
             return None
-        ended = "it failed" if run.failures else "it was preempted, or its disk was full,"
-        why = f"{ended} and is tried again from {moment(run.available_at)}"
+        ended = self._store.attempts(run.id)[-1].ending
+        ended = "preempted" if ended == _PREEMPTED else ended
+        why = f"its last attempt: {ended}; it is tried again from {moment(run.available_at)}"
         return _Cause("backoff", why, run.available_at)
 
     def _slot(self) -> _Cause:

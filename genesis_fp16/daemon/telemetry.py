@@ -29,6 +29,7 @@ HANG_SECONDS = 600.0  # three exports, each as long as the longest timeout that 
 MOST_LOG_BYTES = 16 << 20  # of each of two files
 EARLY_LINES = 200  # kept until the home may be written to
 _PACKAGE = "opentelemetry-exporter-otlp-proto-http"
+INSTALL_EXPORTER = "pip install 'genesis-fp16[otel]', or set GENESIS_OTEL=false"
 _WARNINGS = {
     "telemetry_log_lines_lost",
     "telemetry_metrics_unreadable",
@@ -39,6 +40,15 @@ _WARNINGS = {
 }
 
 log = structlog.get_logger()
+
+
+def missing_exporter() -> str:
+    """The distribution that exports and is not installed; empty if it is."""
+    try:
+        version(_PACKAGE)
+    except PackageNotFoundError:
+        return _PACKAGE
+    return ""
 
 
 class TelemetryService:
@@ -65,11 +75,8 @@ class TelemetryService:
             release=genesis_fp16.__version__,
         )
         self._process: ServiceProcess | None = None
-        try:
-            version(_PACKAGE)
-        except PackageNotFoundError:
-            remedy = "pip install 'genesis-fp16[otel]', or set GENESIS_OTEL=false"
-            log.error("telemetry_not_exported", missing=_PACKAGE, remedy=remedy)
+        if missing := missing_exporter():
+            log.error("telemetry_not_exported", missing=missing, remedy=INSTALL_EXPORTER)
             return
         self._process = ServiceProcess(
             "telemetry",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from infrastructure.events import Event as WorkerEvent
 from infrastructure.events import event, read_events
 
 _GOOD = (RunState.SUCCEEDED, RunState.NO_DATA, RunState.CANCELLED)
+EVALUATIONS = 100  # the newest of an attempt
 Value = str | bool | int | float
 
 
@@ -54,7 +56,7 @@ class _Span:
 def spans_of(
     ended: EndedRun, home: Path, resource: Resource, scope: InstrumentationScope
 ) -> list[ReadableSpan]:
-    """The trace of a run: one span for the run, its waiting, each attempt and each phase.
+    """The trace of a run: one span for the run, its waiting, each attempt, phase and evaluation.
 
     A span has the events that the worker has reported in it, in the order of time, but for steps,
     progress and measurements, which are metrics; at most as many as the SDK's limit, the last ones.
@@ -165,6 +167,7 @@ def _attempt(attempt: Attempt, home: Path, end: float) -> list[_Span]:
         place=f"{place}/start", name="start", start=whole.start, end=end, parent=place
     )
     phases = [open_phase]
+    evaluations: deque[_Span] = deque(maxlen=EVALUATIONS)
     half = False
     with suppress(OSError):  # retention has removed it: the store has the rest
         for received in read_events(events_path(home, attempt)):
@@ -187,9 +190,24 @@ def _attempt(attempt: Attempt, home: Path, end: float) -> list[_Span]:
                 fields |= {f"genesis.precision.{n}": t for n, t in received.state.fields.items()}
                 open_phase.add(name, received.time, **fields)
                 continue
+            if isinstance(received, event.Evaluated) and received.began_at is not None:
+                evaluations.append(_evaluation(received, received.began_at, open_phase))
+                continue
             if (told := _told(received)) is not None:
                 open_phase.add(told[0], received.time, **told[1])
-    return [whole, *phases]
+    return [whole, *phases, *evaluations]
+
+
+def _evaluation(received: event.Evaluated, began_at: float, phase: _Span) -> _Span:
+    measured = {f"genesis.metric.{metric}": value for metric, value in received.metrics.items()}
+    return _Span(
+        place=f"{phase.place}/evaluate at {began_at}",
+        name="evaluate",
+        start=began_at,
+        end=began_at + received.seconds,
+        parent=phase.place,
+        attributes={"genesis.epoch": received.epoch, **measured},
+    )
 
 
 def _told(received: WorkerEvent) -> tuple[str, Mapping[str, Value | None]] | None:
@@ -202,7 +220,7 @@ def _told(received: WorkerEvent) -> tuple[str, Mapping[str, Value | None]] | Non
             name, fields = "checkpoint_saved", {"genesis.step": step, "genesis.bytes": size}
         case event.Resumed(step=step):
             name, fields = "resumed", {"genesis.step": step}
-        case event.Evaluated(epoch=epoch, metrics=metrics):
+        case event.Evaluated(epoch=epoch, metrics=metrics):  # of an earlier release
             name, fields = "evaluated", {"genesis.epoch": epoch}
             fields |= {f"genesis.metric.{metric}": value for metric, value in metrics.items()}
         case event.Published(published=published, reason=reason):

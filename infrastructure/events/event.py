@@ -488,6 +488,9 @@ class Evaluated(BaseEvent):
         higher_is_better: Direction of the primary metric; None in files of earlier releases.
         fp32_baseline_loss: Loss of one frozen training batch, computed in FP32 with the weights
             of this moment; None if not measured.
+        began_at: Unix time in seconds at which the evaluation began; None in files of earlier
+            releases.
+        seconds: How long it took.
     """
 
     kind: Literal["evaluated"] = "evaluated"
@@ -496,6 +499,8 @@ class Evaluated(BaseEvent):
     primary: PlainText
     higher_is_better: bool | None = None
     fp32_baseline_loss: AnyNumber | None = None
+    began_at: Amount | None = None
+    seconds: Amount = 0.0
 
 
 class Published(BaseEvent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -94,6 +95,7 @@ class EpochEvaluations:
             self.last = best  # an earlier release kept the selection loss alone
 
     def _evaluate_plain(self, model: Module) -> Evaluation:
+        began_at, begun = time.time(), time.monotonic()
         forward = PrecisionForward(model, self._device, Precision.FP32)
         model.eval()
         with torch.no_grad():
@@ -110,6 +112,8 @@ class EpochEvaluations:
                 primary=evaluation.primary,
                 higher_is_better=evaluation.higher_is_better,
                 fp32_baseline_loss=baseline,
+                began_at=began_at,
+                seconds=time.monotonic() - begun,
             )
         )
         return evaluation

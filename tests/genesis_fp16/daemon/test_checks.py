@@ -5,6 +5,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,7 @@ from genesis_fp16.daemon.checks import (
     check_port,
     check_predictor,
     check_settings,
+    check_telemetry,
     run_checks,
 )
 from genesis_fp16.daemon.http import start_http
@@ -89,7 +91,7 @@ def test_healthy_machine(look: RunChecks, install_plugin: Callable[..., None]) -
     assert [finding for finding in everything if finding.verdict != "ok"] == []
     assert set(results) == {
         *("versions", "library", "settings", "home", "access", "disk", "database", "lock"),
-        *("metrics port", "control api", "predictor", "executor", "device", "plugin"),
+        *("metrics port", "control api", "predictor", "telemetry", "executor", "device", "plugin"),
         *("command", "files"),
     }
     assert "resolves to FP32" in results["device"][0].found
@@ -320,6 +322,15 @@ def test_the_control_api(folder: Path, changes: dict, verdict: str, shown: str) 
     assert result.verdict == verdict
     assert shown in result.found
     assert bool(result.remedy) == (verdict != "ok")
+
+
+def test_the_exporter_of_telemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_telemetry(Settings(home=tmp_path)).found == "off"
+    wanted = Settings(home=tmp_path, otel=True)
+    assert check_telemetry(wanted).verdict == "ok"
+    monkeypatch.setattr(sys, "path", [])  # in an environment without it
+    missing = check_telemetry(wanted)
+    assert (missing.verdict, "genesis-fp16[otel]" in missing.remedy) == ("warn", True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ from genesis_fp16.domain.guard import Decision, GuardState
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.telemetry.runs import EndedRun, spans_of
 from infrastructure.events import EventWriter, PrecisionState
-from infrastructure.events.event import CheckpointSaved, PhaseStarted, PrecisionChanged, Resumed
+from infrastructure.events.event import (
+    CheckpointSaved,
+    Evaluated,
+    PhaseStarted,
+    PrecisionChanged,
+    Resumed,
+)
 
 
 def test_attempts_rollbacks_and_checkpoints_are_where_they_happened(tmp_path: Path) -> None:
@@ -41,7 +47,7 @@ def test_attempts_rollbacks_and_checkpoints_are_where_they_happened(tmp_path: Pa
     ]
     half = PrecisionState(requested="fp16", effective="fp16", reason="default")
     full = PrecisionState(requested="fp16", effective="fp32", reason="guard")
-    times = iter((106.0, 107.0, 108.0, 109.0, 125.0, 130.0))
+    times = iter((106.0, 107.0, 108.0, 109.0, 109.9, 125.0, 130.0))
     for attempt, events in zip(
         attempts,
         (
@@ -50,6 +56,9 @@ def test_attempts_rollbacks_and_checkpoints_are_where_they_happened(tmp_path: Pa
                 PrecisionChanged(step=0, state=half, loss_scale=2.0),
                 PrecisionChanged(step=5, state=full, loss_scale=1.0),
                 CheckpointSaved(step=6, path="x", size_bytes=1, seconds=0.1),
+                Evaluated(
+                    epoch=1, metrics={"mse": 0.5}, primary="mse", began_at=109.2, seconds=0.5
+                ),
             ],
             [Resumed(step=6, path="x"), PhaseStarted(phase="train")],
         ),
@@ -74,6 +83,7 @@ def test_attempts_rollbacks_and_checkpoints_are_where_they_happened(tmp_path: Pa
         ("attempt 1", 105, 110),
         ("start", 105, 106),
         ("train", 106, 110),
+        ("evaluate", 109, 109),
         ("queued", 110, 120),
         ("attempt 2", 120, 140),
         ("start", 120, 130),

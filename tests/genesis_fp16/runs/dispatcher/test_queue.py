@@ -1,10 +1,11 @@
 """The queue with real workers: turns, priorities, quotas, and cancels that are final."""
 
+import os
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from genesis_fp16.daemon.queue import read_queue
-from genesis_fp16.domain.run import RunState
+from genesis_fp16.domain.run import Ending, RunState, RunTransition
 from genesis_fp16.plugins.probe import Plugin
 from genesis_fp16.settings import AgentSettings
 from tests.genesis_fp16.postgres import on_each_database
@@ -87,6 +88,25 @@ def test_a_quota_stops_a_run_until_the_next_day(world: World, ticking, finished)
     ticking(lambda: world.run(run_id).active)
     world.store.request_cancel(run_id, actor="me", reason="enough")
     finished(run_id)
+
+
+def test_a_run_that_is_tried_again_says_why(world: World) -> None:
+    for agent, ending in (
+        ("a", Ending(exit_code=os.EX_TEMPFAIL)),
+        ("b", Ending(disk_full=True)),
+        ("c", Ending(exit_code=1)),
+    ):
+        attempt = world.store.begin_attempt(world.enqueue(agent), f"of {agent}")
+        assert attempt is not None
+        transition = RunTransition(state=RunState.QUEUED, delay_seconds=60.0)
+        world.store.end_attempt(attempt, ending, transition, finished_at=attempt.started_at)
+    waiting = read_queue(world.store, world.settings, ready("a", "b", "c"), serving=True)
+    told = {one.run.agent: one.why.partition(";")[0] for one in waiting}
+    assert told == {
+        "a": "its last attempt: preempted",
+        "b": "its last attempt: the disk was full",
+        "c": "its last attempt: exit code 1",
+    }
 
 
 def test_a_cancel_is_final_whatever_retries_are_left(world: World, ticking, finished) -> None:
