@@ -1,4 +1,4 @@
-"""Writes the pages of the site that are made from the code: commands, settings, the library."""
+"""Writes the pages made from the code: commands, settings, metrics, the library."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import get_type_hints
 
 import typer
+from prometheus_client import CollectorRegistry
 from typer.cli import get_docs_for_click
 
 from genesis_fp16.cli.app import app
+from genesis_fp16.metrics.series import Series
 from infrastructure.options import StepOptions
 from infrastructure.training import FP16TrainingConfig
 
@@ -53,6 +55,7 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     example = (ROOT / ".env.example").read_text()
     pages = {"commands": commands(), "settings": settings(example), "library": library()}
+    pages["metrics"] = metrics()
     for name, text in pages.items():
         page = folder / f"{name}.md"
         if not page.exists() or page.read_text() != text:
@@ -82,6 +85,31 @@ def settings(example: str) -> str:
             default = f"`{setting[2]}`" if setting[2] else ""
             lines.append(f"| `{setting[1]}` | {default} | {hot} | {effect} |")
         effect = line.removeprefix("# ") if line.startswith("# ") else ""
+    return "\n".join(lines) + "\n"
+
+
+def declared_metrics() -> dict[str, tuple[str, set[str], str]]:
+    """Type, labels and help text of every metric of ours, by name."""
+    registry = CollectorRegistry()
+    series = Series(registry)
+    labels = {family.name: set(family.label_names) for family in series.families}
+    declared = {}
+    for family in registry.collect():
+        if family.name.startswith("process_"):
+            continue  # the client library's own, of the daemon's process
+        name = family.name + "_total" * (family.type == "counter")
+        named = labels.get(name, {label for sample in family.samples for label in sample.labels})
+        declared[name] = (family.type, named, family.documentation)
+    return declared
+
+
+def metrics() -> str:
+    """The page of all metrics."""
+    lines = ["# Every metric", "", "[Labels, alerts and dashboards](../metrics.md).", ""]
+    lines += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for name, (kind, labels, meaning) in declared_metrics().items():
+        shown = ", ".join(f"`{label}`" for label in sorted(labels))
+        lines.append(f"| `{name}` | {kind} | {shown} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 

@@ -60,7 +60,7 @@ CLAIMS = (
     Claim(
         name="memory-metric",
         section="device",
-        document="docs/reference/metrics.md",
+        document="genesis_fp16/metrics/series.py",
         quote="Peak GPU memory of the last steps",
         test="every window of statistics of a training holds the peak that torch counted for it",
     ),

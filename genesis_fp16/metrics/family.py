@@ -89,7 +89,7 @@ class _Family(Family, Generic[_ChildType]):
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], *, registry: CollectorRegistry
     ) -> None:
-        self._name, self._documentation, self._label_names = name, documentation, tuple(labels)
+        self.name, self.documentation, self.label_names = name, documentation, tuple(labels)
         self._openmetrics_name = name.removesuffix("_total") if self.kind == "counter" else name
         self._children: dict[tuple[str, ...], _ChildType] = {}
         self._lock = threading.Lock()
@@ -104,7 +104,7 @@ class _Family(Family, Generic[_ChildType]):
         child = self._children.get(values)
         if child is None:
             with self._lock:
-                labels = dict(zip(self._label_names, map(str, values), strict=True))
+                labels = dict(zip(self.label_names, map(str, values), strict=True))
                 child = self._children.setdefault(values, self._make(labels))
         return child
 
@@ -114,11 +114,11 @@ class _Family(Family, Generic[_ChildType]):
 
     def describe(self) -> Iterable[Metric]:
         """Return the metric without samples, for the registry's check of names."""
-        return [Metric(self._openmetrics_name, self._documentation, self.kind)]
+        return [Metric(self._openmetrics_name, self.documentation, self.kind)]
 
     def collect(self) -> Iterable[Metric]:
         """Return the metric with its samples, for what reads the registry itself."""
-        metric = Metric(self._openmetrics_name, self._documentation, self.kind)
+        metric = Metric(self._openmetrics_name, self.documentation, self.kind)
         metric.samples = [
             series.sample(value, exemplar)
             for child in list(self._children.values())
@@ -128,8 +128,8 @@ class _Family(Family, Generic[_ChildType]):
 
     def lines(self, *, openmetrics: bool) -> Iterator[str]:
         """See `Family`."""
-        name = self._openmetrics_name if openmetrics else self._name
-        yield f"# HELP {name} {self._documentation}\n# TYPE {name} {self.kind}\n"
+        name = self._openmetrics_name if openmetrics else self.name
+        yield f"# HELP {name} {self.documentation}\n# TYPE {name} {self.kind}\n"
         for child in list(self._children.values()):
             for series, value, exemplar in child.samples():
                 yield series.line(value, exemplar if openmetrics else None)
@@ -160,7 +160,7 @@ class GaugeFamily(_Family[_Gauge]):
     kind = "gauge"
 
     def _make(self, labels: _Labels) -> _Gauge:
-        return _Gauge(_Series(self._name, labels))
+        return _Gauge(_Series(self.name, labels))
 
 
 class _Counter(_Child):
@@ -194,7 +194,7 @@ class CounterFamily(_Family[_Counter]):
     kind = "counter"
 
     def _make(self, labels: _Labels) -> _Counter:
-        return _Counter(_Series(self._name, labels))
+        return _Counter(_Series(self.name, labels))
 
 
 class _Histogram(_Child):
@@ -258,4 +258,4 @@ class HistogramFamily(_Family[_Histogram]):
         super().__init__(name, documentation, labels, registry=registry)
 
     def _make(self, labels: _Labels) -> _Histogram:
-        return _Histogram(self._bounds, self._name, labels)
+        return _Histogram(self._bounds, self.name, labels)
