@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, TypeGuard
@@ -22,6 +22,8 @@ MOST_PARTS = 8
 
 PART_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 """What a part may be called."""
+
+_PREFIX = "part:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,27 +206,62 @@ class Computed(MutableMapping[str, "Tensor"]):
 
 @dataclass(frozen=True, slots=True)
 class JointLoss:
-    """The sum of the losses of *parts*, for what measures a job as a whole."""
+    """The sum of the losses of *parts*, for what measures a job as a whole.
+
+    Attributes:
+        fp32: Names of the parts that see the model in FP32.
+        only: Part whose loss alone is returned, after those before it; empty for the sum.
+    """
 
     parts: Sequence[Part]
+    fp32: Collection[str] = ()
+    only: str = ""
 
     def __call__(self, forward: Forward, batch: Batch) -> Tensor:
-        """Compute the losses in order; float32 ``[]``."""
-        computed = Computed(self.parts[0])
-        total = self.parts[0].loss(forward, batch, computed)
-        for part in self.parts[1:]:
+        """Compute the losses in order; float32 ``[]``.
+
+        Raises:
+            ValueError: No part is called *only*.
+        """
+        exact = getattr(forward, "in_fp32", lambda: forward)()
+        computed, losses = Computed(self.parts[0]), []
+        for part in self.parts:
             computed.part = part
-            total = total + part.loss(forward, batch, computed)
-        return total
+            seen = exact if part.name in self.fp32 else forward
+            losses.append(part.loss(seen, batch, computed))
+            if part.name == self.only:
+                return losses[-1]
+        if self.only:
+            raise ValueError(f"the job has no part {self.only!r}")
+        return sum(losses[1:], start=losses[0])
 
 
-def check_parts(parts: Sequence[Part], targets: Sequence[Target]) -> None:
+def part_place(name: str) -> str:
+    """What ``keep_fp32`` calls the part *name*."""
+    return f"{_PREFIX}{name}"
+
+
+def parts_among(names: Iterable[str]) -> tuple[str, ...]:
+    """The parts that *names*, as of ``keep_fp32``, hold."""
+    return tuple(name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
+
+
+def modules_among(names: Iterable[str]) -> tuple[str, ...]:
+    """The others of *names*, which are modules or patterns."""
+    return tuple(name for name in names if not name.startswith(_PREFIX))
+
+
+def check_parts(parts: Sequence[Part], targets: Sequence[Target], keep_fp32: Sequence[str]) -> None:
     """Check what can be checked without the model.
 
     Raises:
-        ValueError: Two parts have one name, there are too many, or targets without parts.
+        ValueError: Two parts have one name, there are too many, targets without parts, or
+            *keep_fp32* names a part that there is not.
     """
     names = [part.name for part in parts]
+    if unknown := [name for name in parts_among(keep_fp32) if name not in names]:
+        known = f"its parts are {', '.join(names)}" if names else "it has none"
+        raise ValueError(f"keep_fp32 names {part_place(unknown[0])!r}, but of the job: {known}")
     if len(set(names)) < len(names):
         raise ValueError(f"the parts of a job need different names, got {', '.join(names)}")
     if len(parts) > MOST_PARTS:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias
 
-from infrastructure.agent_contract.parts import JointLoss, Part, Target, check_parts
+from infrastructure.agent_contract.parts import (
+    JointLoss,
+    Part,
+    Target,
+    check_parts,
+    modules_among,
+    parts_among,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,7 +142,8 @@ class Job:
             as long as the run ends with the run; or only ``applied`` ones, not skipped ones.
         accumulate: Micro-batches per optimizer step.
         keep_fp32: Modules that compute in FP32 under every precision, with all modules inside
-            them: qualified names, or patterns in which ``*`` matches any characters.
+            them: qualified names, or patterns in which ``*`` matches any characters; or
+            ``part:NAME``, a part whose steps see all of the model in FP32.
         parts: Parts that train the model, in the order of their steps, instead of one optimizer
             and one loss: give either these or those.
         targets: Target networks in the model.
@@ -159,6 +167,7 @@ class Job:
     targets: Sequence[Target] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "keep_fp32", module_names(self.keep_fp32))
         self._check_parts()
         if _missing in (self.optimizer, self.loss):
             raise TypeError(
@@ -174,11 +183,15 @@ class Job:
             )
         if self.patience is not None and self.patience < 1:
             raise ValueError(f"patience must be at least 1, or None, got {self.patience}")
-        object.__setattr__(self, "keep_fp32", module_names(self.keep_fp32))
+
+    @property
+    def kept_modules(self) -> tuple[str, ...]:
+        """The names in `keep_fp32` that are modules, not parts."""
+        return modules_among(self.keep_fp32)
 
     def _check_parts(self) -> None:
         """Check the parts; the loss of a job that has them is the sum of theirs."""
-        check_parts(self.parts, self.targets)
+        check_parts(self.parts, self.targets, self.keep_fp32)
         if not self.parts:
             return
         if self.scheduler is not None or self.accumulate > 1:
@@ -188,7 +201,8 @@ class Job:
             )
         if self.loss is not _missing and not isinstance(self.loss, JointLoss):
             raise ValueError("a job has parts, or an optimizer and a loss, but not both")
-        object.__setattr__(self, "loss", JointLoss(self.parts))
+        loss = JointLoss(self.parts, fp32=parts_among(self.keep_fp32))
+        object.__setattr__(self, "loss", loss)
         object.__setattr__(self, "optimizer", self.parts[0].optimizer)  # to time a step with
 
 

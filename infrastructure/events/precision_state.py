@@ -66,8 +66,9 @@ class PrecisionState:
             operator or the guard has chosen; the job chooses the others. In an acknowledgement:
             all roles of the job; empty for a job without roles. If *effective* is FP32, all are.
         modules: Qualified names of the modules that the guard has raised to FP32, each with the
-            modules inside it, while the others compute in the half type. Those that the job itself
-            keeps in FP32 are not among them. Empty if *effective* is FP32.
+            modules inside it, while the others compute in the half type; or ``part:NAME``, a part
+            of the job. Those that the job itself keeps in FP32 are not among them. Empty if
+            *effective* is FP32.
     """
 
     requested: PrecisionWish

@@ -11,7 +11,7 @@ from infrastructure.agent_contract.agent import AGENT_NAME
 
 _Type = TypeVar("_Type")
 _HOT = "hot"
-_MODULE_NAME = re.compile(r"[\w.*?\[\]!-]+")
+_MODULE_NAME = re.compile(r"(part:)?[\w.*?\[\]!-]+")
 
 
 def hot_fields(model: type[BaseModel]) -> tuple[str, ...]:

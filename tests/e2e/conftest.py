@@ -136,7 +136,7 @@ class Daemon:
         events = [
             event
             for path in self.home.rglob("events.ndjson")
-            if not path.is_symlink()
+            if not path.is_symlink() and "rung" not in path.parts  # a search beside an attempt
             for event in EventTail(path).read()
             if event.kind == kind
         ]

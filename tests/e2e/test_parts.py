@@ -235,7 +235,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(make_daemon, plugin: Path) -> N
     assert 0 < resumed[0] < resumed[1] < resumed[2] < steps
 
 
-def test_the_guard_rolls_back_all_parts_and_names_the_one_that_overflows(
+def test_the_guard_rolls_back_all_parts_and_leaves_the_one_to_blame_in_fp32(
     make_daemon, plugin: Path
 ) -> None:
     daemon = make_daemon(python_path=plugin)
@@ -243,13 +243,34 @@ def test_the_guard_rolls_back_all_parts_and_names_the_one_that_overflows(
     daemon.wait_for(lambda: effective(daemon) == [("fp32", "guard")], "to roll back")
     [trip] = daemon.metrics().labels("genesis_guard_trips_total")
     assert trip["agent"] == "parts"
-    [bundle] = daemon.home.glob("guard/parts/*.json")
-    evidence = json.loads(bundle.read_text())
-    assert evidence["numbers"]["part"] == "critic-b"
-    assert "part critic-b" in daemon.cli("precision", "explain", "parts").stdout
+    first = min(daemon.home.glob("guard/parts/*.json"))
+    assert json.loads(first.read_text())["numbers"]["part"] == "critic-b"
+    daemon.wait_for(lambda: effective(daemon) == [("fp16", "default")], "to descend")
+    [found] = daemon.events("rung_searched")
+    assert found.modules == ("part:critic-b",)
+    assert daemon.metrics().value("genesis_raised_modules", agent="parts") == 1
+    assert daemon.events("precision_changed")[-1].state.modules == ("part:critic-b",)
+
+    def explained() -> str:
+        return daemon.cli("precision", "explain", "parts").stdout
+
+    daemon.wait_for(lambda: "Raised        part:critic-b" in explained(), "to store it")
+    told = explained()
+    assert "part critic-b" in told
+    assert "KEEP_FP32=part:critic-b" in told
+    overflows = of(daemon, "genesis_part_overflow_steps_total", "critic-b")
     for part in PARTS:
         before = of(daemon, "genesis_part_steps_total", part)
         daemon.wait_for(
             lambda p=part, b=before: of(daemon, "genesis_part_steps_total", p) > b + 20,
-            f"to train {part} on in FP32",
+            f"to train {part} on",
         )
+    assert (of(daemon, "genesis_part_loss_scale", "critic-b"), overflows) == (
+        1,
+        of(daemon, "genesis_part_overflow_steps_total", "critic-b"),
+    )
+    assert of(daemon, "genesis_part_loss_scale", "actor") > 1
+    daemon.worker().kill()
+    changes = len(daemon.events("precision_changed"))
+    daemon.wait_for(lambda: len(daemon.events("precision_changed")) > changes, "to resume")
+    assert daemon.events("precision_changed")[-1].state.modules == ("part:critic-b",)

@@ -205,8 +205,10 @@ class RungSearch:
     def _refusal(self, trainer: Trainer) -> str:
         """Why no search can be made; empty if one can."""
         kind = kind_of(self._job)
-        if kind.parts and (kind.recorded_loss is None or not self._part):
-            return "of a job of parts only one that failed on recorded data is replayed"
+        if kind.parts and not self._part:
+            return "no part of the job is known to have failed"
+        if kind.parts and kind.log_probs is not None:
+            return "a part in FP32 would round otherwise than the rollout whose likelihoods it uses"
         if is_sharded(trainer.model):
             return "the model is sharded, so no rank holds all of it"
         if self._half is None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -13,14 +12,14 @@ from genesis_fp16.domain.run import Outcome
 from genesis_fp16.worker.attempt import Attempt
 from genesis_fp16.worker.job import build_job
 from genesis_fp16.worker.rung.files import RungFolder
-from infrastructure.agent_contract import Forward, Job, Part
-from infrastructure.agent_contract.parts import Computed
+from infrastructure.agent_contract import Forward, Job
+from infrastructure.agent_contract.parts import JointLoss, parts_among
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.events.event import RungSearched
 from infrastructure.precision_lab.experiments import WorldModelExperiment
 from infrastructure.precision_lab.rung.request import RungRequest
-from infrastructure.precision_lab.rung.search import search_rung
+from infrastructure.precision_lab.rung.search import Loss, PartLosses, search_rung
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics.job_copy import JobCopy, disable_dropout
 from infrastructure.training.inputs import preserved_generators, to_device
@@ -31,7 +30,7 @@ _BATCHES = 4  # of a proposal
 
 
 def search(attempt: Attempt) -> Outcome:
-    """Search the modules that must be in FP32, and write the result.
+    """Search the modules or parts that must be in FP32, and write the result.
 
     Raises:
         RuntimeError: Its model has other parameters.
@@ -47,16 +46,36 @@ def search(attempt: Attempt) -> Outcome:
     job.model.load_state_dict(weights)
     request, device = folder.request(), torch.device(attempt.context.device)
     model = job.model.to(device)
-    loss = kind_of(job).step_loss
+    loss, losses = kind_of(job).step_loss, None
     if request.part:
-        loss = partial(_loss_of_part, job.parts, request.part)
+        losses = part_losses(job, request.part, spec.seed)
+        loss = losses.loss(())
         own = part_parameters(model, job.parts, job.targets)[request.part]
         model.requires_grad_(False)  # the part's steps use no other gradients
         for parameter in own:
             parameter.requires_grad_(True)
     experiment = _experiment(job, model, loss, [to_device(b, device) for b in batches], spec.seed)
-    folder.write_result(search_rung(experiment, request, whole_loss=kind_of(job).step_loss))
+    folder.write_result(search_rung(experiment, request, parts=losses))
     return "done"
+
+
+def part_losses(job: Job, failed: str, seed: int) -> PartLosses:
+    """Losses of *job* for a search after the part *failed* has.
+
+    Raises:
+        ValueError: The job has no such part any more.
+    """
+    names, kept = [part.name for part in job.parts], parts_among(job.keep_fp32)
+    if failed not in names:
+        raise ValueError(f"the job has no part {failed!r} any more")
+
+    def of(only: str) -> Callable[[Collection[str]], Loss]:
+        return lambda raised: _repeated(
+            JointLoss(job.parts, fp32=(*kept, *raised), only=only), seed
+        )
+
+    names = [name for name in names[: names.index(failed) + 1] if name not in kept]
+    return PartLosses(names=names, loss=of(failed), whole=of(""))
 
 
 def propose(
@@ -84,25 +103,19 @@ def _experiment(
     seed: int,
 ) -> WorldModelExperiment:
     disable_dropout(model.train())
-
-    def repeated(forward: Forward, batch: Batch) -> Tensor:
-        torch.manual_seed(seed)  # every replay draws the same random numbers
-        return loss(forward, batch)
-
     return WorldModelExperiment(
         models={Role.WORLD_MODEL: model},
         batches=batches,
-        loss=repeated,
-        keep_fp32=tuple(job.keep_fp32),
+        loss=_repeated(loss, seed),
+        keep_fp32=job.kept_modules,
     )
 
 
-def _loss_of_part(parts: Sequence[Part], name: str, forward: Forward, batch: Batch) -> Tensor:
-    """Loss of the part *name*, after those of the parts before it."""
-    computed = Computed(parts[0])
-    for part in parts:
-        computed.part = part
-        loss = part.loss(forward, batch, computed)
-        if part.name == name:
-            return loss
-    raise ValueError(f"the job has no part {name!r} any more")
+def _repeated(loss: Loss, seed: int) -> Loss:
+    """*loss* that draws the same random numbers in every replay."""
+
+    def repeated(forward: Forward, batch: Batch) -> Tensor:
+        torch.manual_seed(seed)
+        return loss(forward, batch)
+
+    return repeated

@@ -87,7 +87,7 @@ def world_model_experiment(
         models={Role.WORLD_MODEL: job.model.eval()},
         batches=batches,
         loss=job.loss,
-        keep_fp32=tuple(job.keep_fp32),
+        keep_fp32=job.kept_modules,
     )
 
 

@@ -88,7 +88,7 @@ def load_world_model_experiment(
         models={Role.WORLD_MODEL: job.model.to(device).eval()},
         batches=[to_device(batch, device) for batch in folder.batches()],
         loss=job.loss,
-        keep_fp32=tuple(job.keep_fp32),
+        keep_fp32=job.kept_modules,
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.agent_contract import Forward
+from infrastructure.agent_contract.parts import modules_among, part_place, parts_among
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.events.event import RungCause, RungSearched
@@ -31,20 +33,38 @@ LARGEST_SHARE = 0.5
 _SCALES = [2.0**exponent for exponent in range(16, -17, -4)]
 
 
+Loss: TypeAlias = Callable[[Forward, Batch], Tensor]
+
+
 class _OutOfTimeError(Exception):
     pass
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartLosses:
+    """Losses of a job of parts, by the names of the parts in FP32.
+
+    Attributes:
+        names: The part that failed, and those before it.
+        loss: Loss of the part that failed.
+        whole: Loss of all parts, to count their operations.
+    """
+
+    names: Sequence[str]
+    loss: Callable[[Collection[str]], Loss]
+    whole: Callable[[Collection[str]], Loss]
+
+
 @dataclass(kw_only=True, slots=True)
 class _Replays:
-    """Replays *experiment* with some modules in FP32, each set once, until the time is over."""
+    """Replays *experiment* with modules or parts in FP32, each set once, until the time is over."""
 
     experiment: WorldModelExperiment
     half: HalfName
     floor: NoiseFloor
     scales: Sequence[float]
     is_over: Callable[[], bool]
-    whole_loss: Callable[[Forward, Batch], Tensor]
+    parts: PartLosses | None
     known: dict[frozenset[str], Deviation] = field(default_factory=dict)
     count: int = 0
 
@@ -59,7 +79,7 @@ class _Replays:
         return self.deviation(names).ratio <= TOLERANCE
 
     def kernels(self, names: Collection[str]) -> PresetKernels:
-        kept = (*self.experiment.keep_fp32, *names)
+        kept = (*self.experiment.keep_fp32, *modules_among(names))
         return PresetKernels(self.experiment.models, PRESETS[self.half], kept)
 
     def replay(self, names: Sequence[str], scales: Sequence[float]) -> Deviation:
@@ -67,10 +87,12 @@ class _Replays:
         if self.is_over():
             raise _OutOfTimeError
         self.count += 1
-        kernels = self.kernels(names)
+        kernels, experiment = self.kernels(names), self.experiment
+        if self.parts is not None:
+            experiment = replace(experiment, loss=self.parts.loss(parts_among(names)))
         for scale in scales:
             try:
-                outcome = replace(self.experiment, loss_scale=scale).run_with(kernels)
+                outcome = replace(experiment, loss_scale=scale).run_with(kernels)
             except (RuntimeError, ValueError) as error:  # no kernel, or a constant too large
                 return Deviation(float("inf"), "", str(error))
             if not outcome.quantities["loss"].isfinite().all():
@@ -82,8 +104,9 @@ class _Replays:
     def fp32_share(self, names: Collection[str]) -> float | None:
         """Share of the operations of products in a job's forward pass that FP32 computes."""
         model = self.kernels(names).model(Role.WORLD_MODEL)
+        whole = self.parts.whole(parts_among(names)) if self.parts else self.experiment.loss
         with torch.no_grad(), ProductFlops() as counted:
-            self.whole_loss(model, self.experiment.batches[0])
+            whole(model, self.experiment.batches[0])
         total = sum(counted.flops.values())
         return counted.flops.get("float32", 0.0) / total if total else None
 
@@ -92,29 +115,24 @@ def search_rung(
     experiment: WorldModelExperiment,
     request: RungRequest,
     clock: Callable[[], float] = time.monotonic,
-    whole_loss: Callable[[Forward, Batch], Tensor] | None = None,
+    parts: PartLosses | None = None,
 ) -> RungSearched:
-    """Find the modules that must be in FP32 while the others compute in half precision.
+    """Find the modules or parts that must be in FP32 while the rest computes in half precision.
 
     What the training's own steps compute is replayed: autocast with these modules kept. A set
     suffices if every loss and gradient is within `TOLERANCE` times the noise floor. First the
     suspects are tried, then modules are searched from the outermost inwards by delta debugging.
-    Where no few modules suffice, the other half type is tried in all of the model.
+    Where no few modules suffice, whole parts of the job are tried, then the other half type in all
+    of the model.
 
     Args:
         experiment: Weights and last batches of the training.
         request: See there.
         clock: Monotonic seconds.
-        whole_loss: Loss of all parts of a job, to count its operations; by default the
-            experiment's own, which is that of one part.
+        parts: Losses of a job of parts; the *experiment* has that of the part that failed.
     """
     begun = clock()
-    found = _found(
-        experiment,
-        request,
-        lambda: clock() - begun > request.seconds,
-        experiment.loss if whole_loss is None else whole_loss,
-    )
+    found = _found(experiment, request, lambda: clock() - begun > request.seconds, parts)
     return found.model_copy(update={"seconds": clock() - begun})
 
 
@@ -122,7 +140,7 @@ def _found(
     experiment: WorldModelExperiment,
     request: RungRequest,
     is_over: Callable[[], bool],
-    whole_loss: Callable[[Forward, Batch], Tensor],
+    parts: PartLosses | None,
 ) -> RungSearched:
     half, history = request.half, request.history
 
@@ -150,7 +168,7 @@ def _found(
             floor=floor,
             scales=[s for s in (2.0**24, 2.0**20) if s <= request.loss_scale] + _SCALES,
             is_over=is_over,
-            whole_loss=whole_loss,
+            parts=parts,
         )
         try:
             found = _searched(replays, request, outcome)
@@ -186,6 +204,8 @@ def _searched(
             "no set of modules in FP32 cures it: what the model computes outside of them is to "
             "blame"
         )
+    if replays.parts is not None and not (modules and _is_small(replays, modules)):
+        modules = _smallest_parts(replays, replays.parts) or modules
     if not modules:
         reason = f"{half} is off ({_times(everywhere)}), and {why}"
         if other := _other_half(replays, request):
@@ -200,7 +220,7 @@ def _searched(
         f"keep_fp32={sorted(modules)} suffices: {_times(deviation)} instead of "
         f"{_times(everywhere)}, with {part} of the forward pass's operations in FP32"
     )
-    if len(modules) > MOST_MODULES or (share is not None and share > LARGEST_SHARE):
+    if not _is_small(replays, modules):
         reason += "; FP32 for all costs hardly more"
         if other := _other_half(replays, request):
             return outcome("half_type", f"{reason}; {other}").model_copy(
@@ -209,6 +229,18 @@ def _searched(
     else:
         measured["modules"] = tuple(sorted(modules))
     return outcome("modules", reason).model_copy(update=measured)
+
+
+def _is_small(replays: _Replays, names: Collection[str]) -> bool:
+    """Whether FP32 in *names* alone costs clearly less than for all."""
+    share = replays.fp32_share(names)
+    return len(names) <= MOST_MODULES and (share is None or share <= LARGEST_SHARE)
+
+
+def _smallest_parts(replays: _Replays, parts: PartLosses) -> list[str]:
+    """The parts that must be in FP32, of the one that failed and those before it; maybe none."""
+    names = [part_place(name) for name in parts.names]
+    return minimal_subset(names, replays.suffice) if replays.suffice(names) else []
 
 
 def _scale_to_blame(replays: _Replays, loss_scale: float) -> str:

@@ -56,8 +56,8 @@ def check_fp32_step(job: Job, device: torch.device) -> None:
         ValueError: The job yields no batches.
     """
     model = copy_model(job.model).to(device).train()
-    keep_in_fp32(model, job.keep_fp32, device)
-    called = _watch_calls(find_modules(model, job.keep_fp32))
+    keep_in_fp32(model, job.kept_modules, device)
+    called = _watch_calls(find_modules(model, job.kept_modules))
     forward = PrecisionForward(model, device, Precision.FP32)
     running = RunningModules(model)
     cuda = [device] if device.type == "cuda" else []

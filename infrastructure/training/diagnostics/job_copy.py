@@ -50,7 +50,7 @@ class JobCopy:
         """
         model = copy_model(self.job.model).to(self.device).train()
         model.zero_grad(set_to_none=True)
-        keep_in_fp32(model, self.job.keep_fp32, self.device)
+        keep_in_fp32(model, self.job.kept_modules, self.device)
         return model
 
     def loss(self, model: Module, batch: Batch, precision: Precision) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from infrastructure.agent_contract import Job
+from infrastructure.agent_contract.parts import modules_among, part_place, parts_among
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import Notice
 from infrastructure.events.role_precision import RolePrecisions
@@ -42,6 +43,7 @@ class PrecisionDecision:
     def __init__(self, job: Job, env: TrainingEnv, ranks: Ranks) -> None:
         self._device, self._cpu_half = env.device, env.config.cpu_half
         self._model, self._emit = job.model, env.emit
+        self._parts = {part.name for part in job.parts}
         self._auto = AutoPrecision(job, env.device, env.config, env.folder, ranks, env.emit)
         kind = kind_of(job)
         self._roles = RoleResolver(
@@ -66,16 +68,21 @@ class PrecisionDecision:
         return DecidedPrecision(state=self._roles.acknowledge(state, roles), roles=roles)
 
     def _with_known_modules(self, wish: PrecisionState) -> PrecisionState:
-        """*wish*, or FP32 if the modules that it raises cannot be raised one by one."""
+        """*wish*, or FP32 if the modules or parts that it raises cannot be raised one by one."""
+        parts = set(parts_among(wish.modules))
         try:
-            raised = find_modules(self._model, wish.modules)
+            raised = find_modules(self._model, modules_among(wish.modules))
         except UnknownModuleError as error:
             why = str(error).replace("keep_fp32 names", "the guard raised")
         else:
             inside = {id(p) for module in raised.values() for p in module.parameters()}
-            if not raised or any(id(p) not in inside for p in self._model.parameters()):
+            is_whole = raised and all(id(p) in inside for p in self._model.parameters())
+            if gone := sorted(parts - self._parts):
+                why = f"the guard raised {part_place(gone[0])!r}, and the job has no such part"
+            elif is_whole or (parts and parts == self._parts):
+                why = f"{', '.join(wish.modules)} are all of the model"
+            else:
                 return wish
-            why = f"{', '.join(wish.modules)} are all of the model"
         consequence = "the whole job computes in FP32"
         self._emit(Notice.warning("modules_not_raised", why, consequence=consequence))
         return replace(wish, effective="fp32", reason="guard", roles={}, modules=())

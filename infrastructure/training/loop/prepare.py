@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from torch import Tensor
 from torch.nn import Module
 
-from infrastructure.agent_contract import Job
+from infrastructure.agent_contract import Forward, Job
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events.event import BaseEvent, Notice, StepStats
 from infrastructure.training.checkpoints import BestEpoch, BestEpochError, CheckpointFolder
@@ -33,7 +34,7 @@ from infrastructure.training.loop.progress import SavedProgress
 from infrastructure.training.loop.statistics import StatsReporter
 from infrastructure.training.loop.telemetry import TelemetryObserver
 from infrastructure.training.loop.training import StepObserver, Stepper, Training
-from infrastructure.training.parts import make_trainer, trainers_of
+from infrastructure.training.parts import PartsTrainer, Trainer, make_trainer, trainers_of
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.compiled_calls import CompiledCalls
 from infrastructure.training.precision.frozen_base import FrozenBase
@@ -103,7 +104,10 @@ def prepare(job: Job, env: TrainingEnv) -> Training:
     profile = StepProfile(
         options.profile_steps, profile_folder, env.emit, stepper, trainers_of(trainer)
     )
-    observers, telemetry = _observers(job, env, ranks, model, first_batch, progress)
+    observers: Sequence[StepObserver] = []
+    telemetry = None
+    if ranks.is_rank_zero:
+        observers, telemetry = _observers(job, env, model, first_batch, progress, trainer)
     if options.profile_steps and ranks.is_rank_zero:
         observers = [*observers, profile]
     if env.batch_observer is not None:
@@ -174,7 +178,7 @@ def _with_kept_modules(job: Job, env: TrainingEnv, ranks: Ranks) -> Job:
             f"keep_fp32={list(job.keep_fp32)} has no effect with parallel='fsdp2-policy', "
             "which gathers all parameters in half precision: use parallel='fsdp2'"
         )
-    keep_in_fp32(job.model, job.keep_fp32, env.device)  # its copies inherit that
+    keep_in_fp32(job.model, job.kept_modules, env.device)  # its copies inherit that
     return job
 
 
@@ -199,16 +203,19 @@ def _best_epoch(kind: JobKind, env: TrainingEnv, network: Module) -> BestEpoch |
 def _observers(
     job: Job,
     env: TrainingEnv,
-    ranks: Ranks,
     model: DistributedModel,
     first_batch: Batch,
     progress: SavedProgress,
+    trainer: Trainer,
 ) -> tuple[Sequence[StepObserver], TelemetryObserver | None]:
     """The observers that the options ask for, and the one of lost updates."""
     observers: list[StepObserver] = []
     telemetry, options, device, emit = None, env.options, env.device, env.emit
-    if not ranks.is_rank_zero:
-        return observers, telemetry
+
+    def loss(forward: Forward, batch: Batch) -> Tensor:  # of parts, each in its own precision
+        of_job = trainer.joint_loss if isinstance(trainer, PartsTrainer) else job.loss
+        return of_job(forward, batch)
+
     intervals = {
         "baseline_not_measured": options.baseline_interval_steps,
         "telemetry_not_measured": options.telemetry_interval_steps,
@@ -221,7 +228,7 @@ def _observers(
             fields = {"error": "the job has parts, and a gradient is that of one loss only"}
             emit(Notice(event=notice, fields=fields))
         elif interval and notice == "baseline_not_measured":
-            shadow = Fp32Shadow(model.plain, job.loss, first_batch, device)
+            shadow = Fp32Shadow(model.plain, loss, first_batch, device)
             observers.append(BaselineObserver(shadow, interval, emit, progress))
         elif interval:
             passes = RepeatedPasses(model.plain, job.loss, device)

@@ -12,7 +12,12 @@ from torch.nn import Module
 from torch.optim.lr_scheduler import LRScheduler
 
 from infrastructure.agent_contract import Forward, Part, Target
-from infrastructure.agent_contract.parts import Computed
+from infrastructure.agent_contract.parts import (
+    Computed,
+    JointLoss,
+    modules_among,
+    parts_among,
+)
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
@@ -62,6 +67,9 @@ class PartsTrainer:
     Each part's parameters, optimizer, loss scale and counters are those of a trainer of its own.
     The counters here are sums: a step is a step of one part.
 
+    A part in FP32, by ``keep_fp32`` or a wish's modules, takes its steps so while the others are in
+    half precision.
+
     Args:
         model: Model of the job, on one device and in this process alone.
         parts: Parts in the order of their steps; see `Part`.
@@ -90,6 +98,8 @@ class PartsTrainer:
         wish: PrecisionState,
     ) -> None:
         self.model, self.config = model, config
+        self._kept = parts_among(config.keep_fp32)
+        self._wish = wish
         chosen = part_parameters(model, parts, targets)
         followers = [TargetNetwork(target, model, chosen) for target in targets]
         self.parts: dict[str, PartTrainer] = {}
@@ -98,7 +108,9 @@ class PartsTrainer:
             require_own(optimizer, part, chosen[part.name], model)
             self.parts[part.name] = PartTrainer(
                 part=part,
-                trainer=FP16Trainer(model, optimizer, _config_of(part, config), wish=wish),
+                trainer=FP16Trainer(
+                    model, optimizer, _config_of(part, config), wish=self._wish_of(part)
+                ),
                 schedule=None if part.scheduler is None else part.scheduler(optimizer),
                 targets=[follower for follower in followers if follower.part == part.name],
             )
@@ -153,24 +165,48 @@ class PartsTrainer:
 
     @property
     def precision_state(self) -> PrecisionState:
-        """Requested, effective and the reason: the same for all parts."""
-        return self._trainers[0].precision_state
+        """Requested, effective and the reason; its modules name the parts in FP32, too."""
+        state = self._leading.precision_state
+        raised = () if state.effective == "fp32" else self._wish.modules
+        return replace(state, modules=raised)
 
     @property
     def precision(self) -> Precision:
-        """The effective precision of all parts."""
-        return self._trainers[0].precision
+        """The effective precision of the parts that are not in FP32 alone."""
+        return self._leading.precision
 
     @property
     def forward(self) -> Forward:
         """The model under the effective precision."""
-        return self._trainers[0].forward
+        return self._leading.forward
+
+    @property
+    def _leading(self) -> FP16Trainer:
+        """The trainer of the first part that is not in FP32 alone."""
+        in_fp32 = self._parts_in_fp32()
+        others = (part.trainer for name, part in self.parts.items() if name not in in_fp32)
+        return next(others, self._trainers[0])
+
+    @property
+    def joint_loss(self) -> JointLoss:
+        """The sum of the losses of all parts, each in the precision of its part."""
+        return JointLoss([p.part for p in self._members], fp32=self._parts_in_fp32())
 
     def set_precision(self, wish: PrecisionState) -> PrecisionState:
         """Change the precision of all parts; see `FP16Trainer.set_precision`."""
-        for trainer in self._trainers:
-            trainer.set_precision(wish)
+        self._wish = wish
+        for member in self._members:
+            member.trainer.set_precision(self._wish_of(member.part))
         return self.precision_state
+
+    def _parts_in_fp32(self) -> tuple[str, ...]:
+        return (*self._kept, *parts_among(self._wish.modules))
+
+    def _wish_of(self, part: Part) -> PrecisionState:
+        wish = replace(self._wish, modules=modules_among(self._wish.modules))
+        if part.name not in self._parts_in_fp32():
+            return wish
+        return replace(wish, requested="fp32", effective="fp32", modules=())
 
     def start_reading(self) -> Callable[[], StepReading | None]:
         """Start to read every part's counters; see `FP16Trainer.start_reading`.
@@ -187,7 +223,7 @@ class PartsTrainer:
                     arrived[name] = reading
             if len(arrived) < len(polls):
                 return None
-            return _joined({name: arrived[name] for name in polls})
+            return _joined({name: arrived[name] for name in polls}, self._lowest_scale)
 
         return poll
 
@@ -197,9 +233,15 @@ class PartsTrainer:
         totals = self.record.state_dict()
         applied = sum(int(part["applied_steps"]) for part in stats)
         rate = totals["overflow_steps"] / max(1, totals["training_steps"])
-        lowest = min(float(part["current_scale"]) for part in stats)
+        scales = [float(part["current_scale"]) for part in stats]
+        lowest = self._lowest_scale(dict(zip(self.parts, scales, strict=True)))
         joint = {"applied_steps": applied, "overflow_rate": rate, "current_scale": lowest}
         return {**stats[0], **totals, **joint}
+
+    def _lowest_scale(self, scales: Mapping[str, float]) -> float:
+        """The lowest loss scale, by part, of those that are not in FP32 alone."""
+        in_fp32 = self._parts_in_fp32()
+        return min(s for n, s in scales.items() if n not in in_fp32 or len(in_fp32) == len(scales))
 
     def part_totals(self) -> dict[str, tuple[int, int, int]]:
         """`StepReading.totals` of each part so far; reads the device."""
@@ -327,10 +369,13 @@ def _config_of(part: Part, config: FP16TrainingConfig) -> FP16TrainingConfig:
         config,
         max_grad_norm=config.max_grad_norm if clip is None else clip or None,
         loss_scale=config.loss_scale if scale is None else max(scale, config.min_loss_scale),
+        keep_fp32=modules_among(config.keep_fp32),
     )
 
 
-def _joined(readings: dict[str, StepReading]) -> StepReading:
+def _joined(
+    readings: dict[str, StepReading], lowest_scale: Callable[[Mapping[str, float]], float]
+) -> StepReading:
     parts = list(readings.values())
     losses = [part.loss for part in parts if not math.isnan(part.loss)]
     norms = [part.grad_norm for part in parts if not math.isnan(part.grad_norm)]
@@ -339,7 +384,7 @@ def _joined(readings: dict[str, StepReading]) -> StepReading:
         overflow_steps=sum(part.overflow_steps for part in parts),
         nonfinite_loss_steps=sum(part.nonfinite_loss_steps for part in parts),
         consecutive_nonfinite_losses=max(part.consecutive_nonfinite_losses for part in parts),
-        loss_scale=min(part.loss_scale for part in parts),
+        loss_scale=lowest_scale({name: part.loss_scale for name, part in readings.items()}),
         loss=sum(losses) / len(losses) if losses else math.nan,
         grad_norm=max(norms, default=math.nan),
         parts=readings,

@@ -148,6 +148,10 @@ class PrecisionForward:
         with self._loss_outer, self._off:
             return loss(self, batch)
 
+    def in_fp32(self) -> PrecisionForward:
+        """The same model in FP32: what a part in FP32 sees."""
+        return PrecisionForward(self._module, self._device, Precision.FP32)
+
     def backward(self, function: Callable[..., Any], *args: Any) -> None:
         """Run *function*, a backward pass: what it recomputes sees what the calls saw."""
         if self._halves:

@@ -1,18 +1,24 @@
-"""What a search proposes for a job's code, and the loss of the part that failed."""
+"""What a search proposes for a job's code, and what one finds after a part has failed."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from genesis_fp16.worker.rung.search import _loss_of_part, propose
+from genesis_fp16.worker.rung.search import part_losses, propose
 from infrastructure.agent_contract import Evaluation, TrainingJob
+from infrastructure.events import Role
+from infrastructure.precision_lab.experiments import WorldModelExperiment
+from infrastructure.precision_lab.rung import RungRequest
+from infrastructure.precision_lab.rung.search import search_rung
 from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.parts.part_parameters import part_parameters
 from infrastructure.training.precision import Precision, PrecisionForward
-from tests.infrastructure.training.parts.actor_critic import batches, make_job
+from tests.infrastructure.training.parts.actor_critic import PARTS, batches, make_job
 
 CPU = torch.device("cpu")
 CONFIG = FP16TrainingConfig(cpu_half=True)
@@ -69,9 +75,42 @@ def test_the_loss_of_a_part_comes_after_those_before_it() -> None:
     job, (batch,) = make_job(), batches(1)
     forward = PrecisionForward(job.model, CPU, Precision.FP32)
     each = [
-        forward.compute_loss(partial(_loss_of_part, job.parts, part.name), batch)
-        for part in job.parts
+        forward.compute_loss(part_losses(job, part.name, 0).loss(()), batch) for part in job.parts
     ]
     assert torch.allclose(torch.stack(each).sum(), forward.compute_loss(job.loss, batch))
     with pytest.raises(ValueError, match="no part 'gone'"):
-        _loss_of_part(job.parts, "gone", forward, batch)
+        part_losses(job, "gone", 0)
+
+
+@pytest.mark.parametrize("failed", ["actor", "temperature"])
+def test_where_no_module_is_to_blame_the_part_is_found(failed: str) -> None:
+    """The actor's own loss is too steep for FP16, or what it hands on to the temperature is inf."""
+    [actor] = [part for part in PARTS if part.name == "actor"]
+
+    def faulty(forward: Any, batch: Any, computed: Any) -> Tensor:
+        loss = actor.loss(forward, batch, computed)
+        if failed == "actor":
+            return 1e12 * loss
+        far = forward.method("values", 1e5 * batch["observation"], batch["action"])
+        computed["entropy"] = 1e-5 * far.mean()
+        return loss
+
+    parts = [replace(p, loss=faulty) if p.name == "actor" else p for p in PARTS]
+    job = make_job(parts=parts)
+    losses = part_losses(job, failed, 0)
+    own = part_parameters(job.model, job.parts, job.targets)[failed]
+    job.model.requires_grad_(False)
+    for parameter in own:
+        parameter.requires_grad_(True)
+    experiment = WorldModelExperiment(
+        models={Role.WORLD_MODEL: job.model}, batches=batches(4, bad=99), loss=losses.loss(())
+    )
+    request = RungRequest(half="fp16", step=1, raises_modules=False, part=failed)
+    found = search_rung(experiment, request, parts=losses)
+    assert (found.cause, found.modules) == ("modules", ("part:actor",)), found.reason
+    assert found.fp32_share is not None
+    assert 0 < found.fp32_share <= 0.5
+    kept = part_losses(replace(job, keep_fp32=found.modules), failed, 0)
+    assert "actor" not in kept.names
+    healthy = search_rung(replace(experiment, loss=kept.loss(())), request, parts=kept)
+    assert healthy.cause == "unexplained", healthy.reason

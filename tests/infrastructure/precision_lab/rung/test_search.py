@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from infrastructure.events import Role
 from infrastructure.precision_lab.experiments import WorldModelExperiment
 from infrastructure.precision_lab.rung import LossHistory, RungRequest
-from infrastructure.precision_lab.rung.search import search_rung
+from infrastructure.precision_lab.rung.search import PartLosses, search_rung
 
 
 @pytest.fixture(autouse=True)
@@ -181,8 +181,9 @@ def test_operations_are_counted_in_the_whole_job() -> None:
         return sum((loss(forward, batch) for _ in range(2)), loss(forward, batch))
 
     model = network(Large())
+    parts = PartLosses(names=(), loss=lambda _fp32: loss, whole=lambda _fp32: whole)
     [alone, with_others] = [
-        search_rung(experiment(model), request(), whole_loss=one) for one in (None, whole)
+        search_rung(experiment(model), request(), parts=one) for one in (None, parts)
     ]
     assert alone.fp32_share == pytest.approx(with_others.fp32_share)
     assert alone.modules == with_others.modules == ("middle",)

@@ -62,6 +62,7 @@ def test_the_trainer_takes_what_was_decided(
     [
         (("head_of_last_week",), "the guard raised 'head_of_last_week', but the model has no such"),
         (("*",), "* are all of the model"),
+        (("part:critic",), "the guard raised 'part:critic', and the job has no such part"),
     ],
 )
 def test_modules_that_cannot_be_raised_one_by_one_lead_to_fp32(

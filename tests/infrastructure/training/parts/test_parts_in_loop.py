@@ -170,6 +170,7 @@ def test_the_check_before_training_finds_a_wrong_order():
         ({"parts": [replace(PARTS[0], name=f"p{i}") for i in range(9)]}, "8 parts at most, got 9"),
         ({"parts": ()}, "targets"),
         ({"targets": 2 * TARGETS}, "one source only.*target, target"),
+        ({"keep_fp32": ["part:crtic"]}, "'part:crtic', but .* its parts are critic, actor"),
     ],
 )
 def test_jobs_that_contradict_themselves_are_refused(changes, told):

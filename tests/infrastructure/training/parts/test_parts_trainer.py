@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import io
 import math
 from dataclasses import replace
 from typing import Any
@@ -33,10 +35,14 @@ def wish(precision: str) -> PrecisionState:
 
 
 def trainer_of(
-    precision: str = "fp32", model: Any = None, parts: Any = PARTS, targets: Any = TARGETS
+    precision: str = "fp32",
+    model: Any = None,
+    parts: Any = PARTS,
+    targets: Any = TARGETS,
+    kept: Any = (),
 ) -> PartsTrainer:
     config = FP16TrainingConfig(
-        cpu_half=True, loss_scale=SCALE, growth_interval=5, max_grad_norm=None
+        cpu_half=True, loss_scale=SCALE, growth_interval=5, max_grad_norm=None, keep_fp32=kept
     )
     return PartsTrainer(model or network(), parts, targets, config, wish=wish(precision))
 
@@ -181,6 +187,41 @@ def test_all_parts_change_precision_together():
         assert ours.set_precision(wish(precision)).effective == precision
         ours.train_batch(batch)
         assert {part.trainer.precision.value for part in ours.parts.values()} == {precision}
+
+
+def test_a_part_is_raised_and_lowered_as_if_it_had_begun_so():
+    live = trainer_of("fp16")
+    given = batches(30)
+    for batch in given[:9]:
+        live.train_batch(batch)
+    raised = replace(wish("fp16"), modules=("part:critic",))
+    assert live.set_precision(raised) == raised
+    kept = trainer_of("fp16", kept=("part:critic",))
+    kept.load_state_dict(copy.deepcopy(live.state_dict()))
+    for batch in given[9:20]:
+        live.train_batch(batch)
+        kept.train_batch(batch)
+    assert state_hash(live) == state_hash(kept)
+    assert live.precision.value == kept.precision.value == "fp16"
+    scales = {name: part.trainer.scale_in_force.item() for name, part in live.parts.items()}
+    assert scales["critic"] == 1
+    assert live.get_stats()["current_scale"] == min(scales["actor"], scales["temperature"]) > 1
+    assert live.start_reading()().loss_scale == live.get_stats()["current_scale"]
+    skipped = live.parts["critic"].trainer.get_stats()["overflow_steps"]
+    for batch in batches(8):  # the last one overflows in FP16, and not in FP32
+        live.train_batch(batch)
+    assert live.parts["critic"].trainer.get_stats()["overflow_steps"] == skipped
+    live.set_precision(wish("fp16"))
+    assert live.parts["critic"].trainer.scale_in_force.item() > 1
+    live.set_precision(wish("fp32"))
+    assert {part.trainer.precision.value for part in live.parts.values()} == {"fp32"}
+
+
+def state_hash(trainer: PartsTrainer) -> str:
+    """All that a checkpoint holds."""
+    file = io.BytesIO()
+    torch.save(trainer.state_dict(), file)
+    return hashlib.sha256(file.getvalue()).hexdigest()
 
 
 def test_a_state_resumes_bit_for_bit_and_in_turn():
