@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from enum import Enum
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import typer
 from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
 from typer.cli import get_docs_for_click
 
+from agents.policy.settings import PolicySettings
+from agents.se_darwin.llm import LLMOptions
+from agents.se_darwin.settings import SEDarwinSettings
+from agents.waltzrl.recorded_agent import RecordedConversationSettings
 from genesis_fp16.cli.app import app
 from genesis_fp16.metrics.series import Series
+from infrastructure.events import Role
+from infrastructure.events.role_precision import PRESETS
 from infrastructure.options import StepOptions
 from infrastructure.training import FP16TrainingConfig
 
@@ -49,6 +58,16 @@ _REPEATED = {  # names that another module of the list shows already
         "Box, Discrete, RunContext, Schedule, Text, Transition, TransitionSpec"
     ),
 }
+OWN_SETTINGS: dict[str, tuple[str, type[BaseModel]]] = {  # prefix and model by heading
+    "The policy agent": ("GENESIS_AGENTS__POLICY__SETTINGS__", PolicySettings),
+    "SE-Darwin": ("GENESIS_AGENTS__SE_DARWIN__SETTINGS__", SEDarwinSettings),
+    "SE-Darwin's language model": ("llm.", LLMOptions),
+    "WaltzRL's agents": (
+        "GENESIS_AGENTS__WALTZRL_FEEDBACK__SETTINGS__",
+        RecordedConversationSettings,
+    ),
+}
+_ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _SECTION = re.compile(r"^# --- (.+)$")
 _SETTING = re.compile(r"^#?([A-Z][A-Z0-9_]+)=(.*)$")
 _TABLE = ("", "| setting | default | hot | effect |", "|---|---|---|---|")
@@ -58,8 +77,9 @@ def write(folder: Path) -> None:
     """Write each generated page into *folder* if its text has changed."""
     folder.mkdir(parents=True, exist_ok=True)
     example = (ROOT / ".env.example").read_text()
-    pages = {"commands": commands(), "settings": settings(example), "library": library()}
-    pages["metrics"] = metrics()
+    pages = {"commands": commands(), "library": library()}
+    pages["settings"] = settings(example) + own_settings()
+    pages |= {"metrics": metrics(), "presets": presets()}
     for name, text in pages.items():
         page = folder / f"{name}.md"
         if not page.exists() or page.read_text() != text:
@@ -114,6 +134,36 @@ def metrics() -> str:
     for name, (kind, labels, meaning) in declared_metrics().items():
         shown = ", ".join(f"`{label}`" for label in sorted(labels))
         lines.append(f"| `{name}` | {kind} | {shown} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def own_settings() -> str:
+    """The sections of the built-in agents' own settings, from their docstrings."""
+    lines = []
+    for heading, (prefix, model) in OWN_SETTINGS.items():
+        lines += ["", f"## {heading}", "", "| setting | default | effect |", "|---|---|---|"]
+        for name, words in _ATTRIBUTE.findall(inspect.getdoc(model) or ""):
+            field = model.model_fields[name]
+            shown = prefix + (name if prefix.islower() else name.upper())
+            default = "" if field.is_required() or field.default is None else field.default
+            default = default.value if isinstance(default, Enum) else default
+            choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+            effect = " ".join(words.replace("``", "`").split())
+            effect += f" One of {', '.join(f'`{choice}`' for choice in choices)}." * bool(choices)
+            lines.append(f"| `{shown}` | {f'`{default}`' if default != '' else ''} | {effect} |")
+    return "\n".join(lines) + "\n"
+
+
+def presets() -> str:
+    """The page of all presets of precision by role."""
+    lines = ["# Presets", "", "[What they mean](../../how-to/policies.md#precision-by-role).", ""]
+    lines.append(f"| preset | {' | '.join(role.replace('_', ' ') for role in Role)} | source |")
+    lines.append("|---" * (len(Role) + 2) + "|")
+    for name, preset in PRESETS.items():
+        types = [preset[role] for role in Role]
+        shown = [t.store if t.store == t.compute == t.out else str(t) for t in types]
+        source = preset.source + ", for measurements only" * preset.pure
+        lines.append(f"| `{name}` | {' | '.join(shown)} | {source} |")
     return "\n".join(lines) + "\n"
 
 

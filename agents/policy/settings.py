@@ -21,12 +21,14 @@ class PolicySettings(BaseModel):
         start: Weights to begin with: those in use, if any, or random ones.
         rounds: Rounds after the warm-up; rounded up, so that a run ends with an evaluation.
         rounds_per_epoch: Rounds between two evaluations.
-        prompts_per_round: Different prompts in a round.
+        prompts_per_round: Different prompts in a round; times the completions at most 16,384.
         completions_per_prompt: Completions of each, whose rewards are compared with each other.
         steps_per_round: Optimizer steps that share a round's completions; at most their number.
         sync_every_rounds: Rounds between two copies of the weights to the rollout; 1 is on-policy.
-        learning_rate: Of the warm-up, by default the task's; then it falls linearly to a tenth.
-        loss: Loss of the completions.
+        learning_rate: Of the warm-up, by default 1e-3 for arithmetic and else 7e-4; then it falls
+            linearly to a tenth.
+        loss: Loss of the completions. flowrl trains Z beside the policy, ppo a value network with
+            λ 0.95.
         kl_coefficient: Weight of the divergence from the policy after the warm-up; 0 for none.
         correction: Correction for the mismatch of rollout and trainer, by its name; none for none.
         lora_rank: Rank of the adapter that is trained over the policy in use, which is frozen; 0

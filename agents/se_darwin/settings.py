@@ -11,8 +11,7 @@ class SEDarwinSettings(BaseModel):
     """Settings of the agent's runs.
 
     Attributes:
-        candidates_per_run: Candidates to run in one run, if its budget allows. With a third as
-            many, a first run had too few repairs to learn from in two of three cases.
+        candidates_per_run: Candidates to run in one run, if its budget allows.
         evaluations_per_task: Candidates to run on one broken function before the next is taken.
         candidates_per_generation: Candidates to run from one parent at a time.
         exploration: Share of candidates chosen at random; keeps the data diverse and the
@@ -22,8 +21,8 @@ class SEDarwinSettings(BaseModel):
             single edit repairs, instead of the agent's own edits.
         few_tests_share: Share of tasks with 3 to 10 tests instead of 40.
         parallel_candidates: Candidates that run at the same time.
-        llm: Endpoint and model that write candidates for `evolve`; None for none. A run of the
-            agent asks no model.
+        llm: Options of the language model that writes candidates for `evolve`, as JSON, see
+            below; None for none. A run of the agent asks no model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

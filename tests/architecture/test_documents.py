@@ -12,8 +12,6 @@ import typer
 from docs import generated_pages
 from genesis_fp16.cli.app import app
 from genesis_fp16.settings import AGENTS_PREFIX, ENV_FILE_VARIABLE, VARIABLES, AgentSettings
-from infrastructure.events import Role
-from infrastructure.events.role_precision import PRESETS, RolePrecision
 
 SETTING = re.compile(r"\b(?:GENESIS|FP16|ENABLE_FP16)_[A-Z0-9_]*[A-Z0-9]\b")
 COMMAND = re.compile(r"genesis-fp16((?: +[^\s`#|]+)+)")
@@ -146,38 +144,6 @@ def test_promised_metrics_exist() -> None:
         "genesis_cuda_memory_allocated_bytes",
     }
     assert promised <= generated_pages.declared_metrics().keys()
-
-
-def test_the_table_of_presets_is_the_presets(root: Path) -> None:
-    def short(types: RolePrecision) -> str:
-        return types.store if types.store == types.compute == types.out else str(types)
-
-    policies = root / "docs" / "how-to/policies.md"
-    page, rows = policies.read_text(), _rows(policies)
-    columns = [role for role in Role if role is not Role.ADVANTAGE]
-    named = {Role.WORLD_MODEL, Role.POLICY, Role.REFERENCE, Role.ROLLOUT, Role.REWARD, Role.VALUE}
-    assert {*columns} == {*named, Role.KL}, "the table has a column for each role"
-    usable = {name: preset for name, preset in PRESETS.items() if not preset.pure}
-    for name, preset in usable.items():
-        assert preset[Role.KL] == preset[Role.ADVANTAGE], "one column for both"
-        cells = " | ".join(short(preset[role]) for role in columns)
-        assert f"| `{name}` | {cells} | {preset.source} |" in page
-    wide = [row for row in rows if len(row) == len(columns) + 2]
-    assert {_code(row[0])[0] for row in wide if _code(row[0])} == {*usable}
-
-
-def test_the_table_of_presets_for_measurements_is_those_presets(root: Path) -> None:
-    rows = _rows(root / "docs" / "how-to/policies.md")
-    documented = {name: row[1] for row in rows if len(row) == 2 for name in _code(row[0])}
-    pure = {name: preset for name, preset in PRESETS.items() if preset.pure}
-    for name, preset in pure.items():
-        half = "fp16" if "fp16" in name.split("_") else "bf16"
-        fp32 = {role for role in Role if not preset[role].is_half} - {Role.WORLD_MODEL}
-        assert {str(preset[role]) for role in {*Role} - fp32 - {Role.WORLD_MODEL}} == {
-            f"{half}/{half}/{half}"
-        }
-        assert {*documented[name].lower().split(", ")} - {"none"} == {*fp32}, name
-    assert {name for name in documented if name in PRESETS} == {*pure}
 
 
 def test_promises_are_kept(root: Path) -> None:

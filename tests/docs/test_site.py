@@ -15,6 +15,7 @@ from benchmarks.measuring.ports import free_port
 from docs import generated_pages
 from genesis_fp16.api.page.documentation import add_documentation
 from genesis_fp16.settings import VARIABLES
+from infrastructure.events.role_precision import PRESETS
 from tests.e2e.page.browser import Browser, missing_program
 from tests.patience import wait_until
 
@@ -70,7 +71,12 @@ def test_each_alert_links_to_an_entry_of_the_site(site: Path) -> None:
     [
         ("commands", ("genesis-fp16 precision set", "genesis-fp16 evolve", "--reason")),
         ("library", ("FP16Trainer", "backward_and_step", "WorldModel", "TrainingJob")),
-        ("settings", (*{*VARIABLES} - {"GENESIS_ENV_FILE"},)),
+        (
+            "settings",
+            (*{*VARIABLES} - {"GENESIS_ENV_FILE"}, "GENESIS_AGENTS__POLICY__SETTINGS__TASK"),
+        ),
+        ("metrics", ("genesis_fp16_loss_scale", "Loss scale in force; 1 outside FP16")),
+        ("presets", (*PRESETS,)),
     ],
 )
 def test_references_come_from_the_code(site: Path, page: str, words: tuple[str, ...]) -> None:
