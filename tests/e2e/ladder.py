@@ -1,7 +1,8 @@
 """A daemon whose agent climbs the guard's ladder and comes down, under kills and commands.
 
 ``python -m tests.e2e.ladder --rounds 30 [--seed N]`` does something at as many random moments, and
-checks after each that store, page, metrics and worker agree on one state. With ``--picture FILE``
+checks after each that store, page, metrics and worker agree on one state. Every second round waits
+until the guard has raised the module to blame. With ``--picture FILE``
 nothing is disturbed: a real Prometheus scrapes the daemon, and its answers are drawn.
 """
 
@@ -26,6 +27,7 @@ from tests.e2e.test_control_api import ask
 from tests.patience import wait_until
 
 HERE = Path(__file__).parent
+RAISED = ("fp16", "default", 1.0)  # of `shown`
 PANELS = ("Precision in force", "Loss scale and overflows", "The guard", "Modules raised to FP32")
 
 
@@ -121,8 +123,14 @@ def play(daemon: Daemon, rounds: int, seed: int) -> None:
         AssertionError: They did not.
     """
     chance = random.Random(seed)
+    met = 0
     for number in range(rounds):
-        time.sleep(chance.uniform(0.0, 12.0))
+        if number % 2 == 0:
+            daemon.cli("precision", "clear", "--agent", "guilty", "--reason", "to its rung")
+            daemon.wait_for(lambda: shown(daemon) == RAISED, "to raise the module to blame")
+        time.sleep(chance.uniform(0.0, 6.0))
+        before = shown(daemon)
+        met += before == RAISED
         kind = disturb(daemon, chance)
         last = [""]
 
@@ -137,8 +145,9 @@ def play(daemon: Daemon, rounds: int, seed: int) -> None:
             wait_until(agree, f"round {number} ({kind}): all to agree")
         except AssertionError as error:
             raise AssertionError(f"{error}: {last[0]}") from None
-        sys.stdout.write(f"round {number}: {kind}, then {shown(daemon)}\n")
+        sys.stdout.write(f"round {number}: {before}, {kind}, then {shown(daemon)}\n")
         sys.stdout.flush()
+    sys.stdout.write(f"{met} of {rounds} rounds met a raised module\n")
 
 
 def draw(daemon: Daemon, minutes: float, out: Path, folder: Path) -> None:

@@ -11,11 +11,9 @@ import pytest
 
 from infrastructure.events import read_events
 from infrastructure.events.event import Started
-from tests.e2e.ladder import configure, guilty_plugin, play, shown
+from tests.e2e.ladder import RAISED, configure, guilty_plugin, play, shown
 
 pytestmark = pytest.mark.e2e
-
-RAISED = ("fp16", "default", 1.0)
 
 
 @pytest.fixture
@@ -85,4 +83,4 @@ def test_only_the_guilty_module_stays_in_fp32(daemon) -> None:
 
 def test_kills_and_commands_leave_one_state(daemon) -> None:
     daemon.configure(GENESIS_GUARD_REENABLE="auto", GENESIS_GUARD_COOLDOWN_SECONDS=20)
-    play(daemon.start(), rounds=3, seed=2)
+    play(daemon.start(), rounds=2, seed=2)

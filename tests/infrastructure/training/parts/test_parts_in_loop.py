@@ -29,16 +29,18 @@ def run(
     job: TrainingJob,
     folder: Path,
     commands: Callable[[], list[Command]] = list,
-    precision: Any = "fp16",
+    precision: str | PrecisionState = "fp16",
     config: dict[str, Any] | None = None,
     **options: Any,
 ) -> tuple[TrainingResult, list[BaseEvent]]:
     events: list[BaseEvent] = []
+    if isinstance(precision, str):
+        precision = PrecisionState(requested="fp16", effective=precision, reason="default")
     given = {"cpu_half": True, "loss_scale": 4096.0, "growth_interval": 5} | (config or {})
     result = train(
         job,
         device=torch.device("cpu"),
-        precision=PrecisionState(requested="fp16", effective=precision, reason="default"),
+        precision=precision,
         config=FP16TrainingConfig(**given),
         options=LoopOptions(seed=3, checkpoint_interval_seconds=3600.0, **options),
         folder=folder,
@@ -85,6 +87,29 @@ def test_a_stopped_job_resumes_bit_for_bit(stop_at, tmp_path):
     result, _ = run(resumed, tmp_path / "run")
     assert result.stats == expected.stats
     assert_equal(resumed, undisturbed)
+
+
+@pytest.mark.parametrize("raised", ["critics.1", "part:critic"])
+def test_what_was_raised_in_a_running_job_resumes_bit_for_bit(raised, tmp_path):
+    state = PrecisionState(requested="fp16", effective="fp16", reason="default", modules=(raised,))
+
+    def commands(stop_at: int | None = None) -> Callable[[], list[Command]]:
+        given = {4: SetPrecision(state=state), stop_at: Stop(reason="test")}
+        calls = iter(range(10**6))
+        return lambda: [given[call]] if (call := next(calls)) in given else []
+
+    undisturbed, stopped, resumed, half = (make_job() for _ in range(4))
+    expected, _ = run(undisturbed, tmp_path / "undisturbed", commands())
+    first, events = run(stopped, tmp_path / "run", commands(stop_at=11))
+    assert first.outcome == "stopped"
+    assert [e.state.modules for e in events if isinstance(e, PrecisionChanged)][-1] == (raised,)
+    result, _ = run(resumed, tmp_path / "run", precision=state)
+    assert result.stats == expected.stats
+    assert_equal(resumed, undisturbed)
+    run(half, tmp_path / "half")
+    assert not torch.equal(
+        weights(half)["critics.1.0.weight"], weights(resumed)["critics.1.0.weight"]
+    )
 
 
 def test_a_flip_holds_for_all_parts_from_the_next_batch_on(tmp_path):
