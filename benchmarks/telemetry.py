@@ -1,8 +1,8 @@
-"""``python -m benchmarks.telemetry``: the share of a training that telemetry takes.
+"""``python -m benchmarks.telemetry``: the share of a training that telemetry and the guard take.
 
 Models of the step benchmark train with the trainer's own step, and `TelemetryObserver` samples them
-at the default interval. On a CPU all times are CPU time of this process, which other processes
-hardly change.
+at the default interval. Before a trip the guard's `RungSearch` keeps the last batches. On a CPU all
+times are CPU time of this process, which other processes hardly change.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +19,10 @@ from torch import Tensor, nn
 from benchmarks.measuring.machine import describe
 from benchmarks.measuring.table import format_table
 from benchmarks.step.models import SIZES, Size, build_batches, build_model
+from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.settings import Settings
-from infrastructure.agent_contract import Forward
+from genesis_fp16.worker.rung import RungSearch
+from infrastructure.agent_contract import Evaluation, Forward, TrainingJob
 from infrastructure.events.event import BaseEvent, LostUpdatesMeasured, OverflowDiagnosed, StepStats
 from infrastructure.training import FP16Trainer, FP16TrainingConfig, Precision
 from infrastructure.training.diagnostics import RepeatedPasses
@@ -29,7 +33,17 @@ Batch = Mapping[str, Tensor]
 
 _WINDOW = 20  # steps between two readings, as in the loop
 _IDLE_CALLS = 10_000
-_COLUMNS = ("size", "precision", "steps", "step", "measurements", "one", "others", "share")
+_COLUMNS = (
+    "size",
+    "precision",
+    "steps",
+    "step",
+    "measurements",
+    "one",
+    "others",
+    "standby",
+    "share",
+)
 
 
 def squared_error(forward: Forward, batch: Batch) -> Tensor:
@@ -98,6 +112,26 @@ class TimedTelemetry:
             observer.observe(self._trainer)
         return (self._clock() - begun) / _IDLE_CALLS
 
+    def standby_seconds(self) -> float:
+        """Return the mean seconds that a step spends in the guard's search before any trip."""
+        job = TrainingJob(
+            model=self._trainer.model,
+            optimizer=torch.optim.AdamW,
+            loss=squared_error,
+            batches=lambda _epoch: [self._batch],
+            evaluate=lambda _forward: Evaluation(
+                metrics={"loss": 0.0}, primary="loss", higher_is_better=False
+            ),
+            epochs=1,
+        )
+        fields: dict[str, Any] = {"run_folder": Path("unused")}  # before a trip nothing is written
+        search = RungSearch(RunSpec.model_construct(**fields), job, self.events.append)
+        begun = self._clock()
+        for _ in range(_IDLE_CALLS):
+            search.keep(self._batch)
+            search.observe(self._trainer)
+        return (self._clock() - begun) / _IDLE_CALLS
+
     def diagnose(self) -> float:
         """Diagnose overflows, also one that the present batch reproduces.
 
@@ -127,6 +161,7 @@ def measure_share(
     measured = [each for each in timed.events if isinstance(each, LostUpdatesMeasured)]
     step = timed.step_seconds / timed.steps
     spent, idle = sum(each.seconds for each in measured), timed.idle_seconds()
+    standby = timed.standby_seconds()
     row = {
         "size": name,
         "precision": precision.value,
@@ -136,7 +171,8 @@ def measure_share(
         "diagnosis": "",
         "one": f"{spent / len(measured) / step:.1f} steps" if measured else "-",
         "others": f"{idle / step:.3%}",
-        "share": f"{spent / timed.step_seconds + idle / step:.2%}",
+        "standby": f"{standby / step:.3%}",
+        "share": f"{spent / timed.step_seconds + (idle + standby) / step:.2%}",
     }
     if precision is Precision.FP16:
         row["diagnosis"] = f"{timed.diagnose() / step:.0f} steps"

@@ -68,7 +68,7 @@ ROWS, PER_EPOCH, EPOCHS, HEALTHY_EPOCHS, KEPT = 64, 200, 15, 4, 8
 CHECKPOINT_SECONDS, ATTEMPTS = 1.0, 3
 HELD_OUT, RESAMPLED = 2048, 1000
 MARGIN = 0.01  # of FP32's loss: GENESIS_GUARD_METRIC_DRIFT
-FP32_COST = {"TF32": 2.0, "FP32": 16.0}  # of a product, half precision's is 1
+PEAK = {"FP16": 312.0, "TF32": 156.0, "FP32": 19.5}  # TFLOPS of an NVIDIA A100 (its data sheet)
 AGENT, CPU = "a", torch.device("cpu")
 
 
@@ -407,9 +407,12 @@ def _show(line: Mapping[str, Any]) -> None:
     )
 
 
-def kept(share: float, cost: float) -> float:
-    """Time of a step's products in FP32 throughout, divided by that with *share* in FP32."""
-    return cost / (1 - share + share * cost)
+def throughput(share: float, fp32: str) -> float:
+    """Estimated throughput with *share* of the operations in FP32, as a share of all in half.
+
+    By products alone, each at the peak rate of its type; *fp32* is what FP32 products run in.
+    """
+    return 1 / (1 - share + share * PEAK["FP16"] / PEAK[fp32])
 
 
 def report(lines: Iterable[Mapping[str, Any]]) -> None:
@@ -436,9 +439,13 @@ def report(lines: Iterable[Mapping[str, Any]]) -> None:
     print(f"most of these: {max(lost or [0]):.2%}")
     print(f"steps from the first symptom to FP32: median {median(to_fp32 or [0])}")
     print(f"to the smallest rung: median {median(to_rung or [0])}")
-    for line in told:
-        faster = ", ".join(f"{kept(line['fp32_share'], c):.2f} ({n})" for n, c in FP32_COST.items())
-        print(f"  {line['kind']:16} {line['fp32_share']:.0%} in FP32: faster than FP32 by {faster}")
+    print("estimated throughput of the last rung, by products at an A100's peak rates:")
+    for line in faults:
+        share, shown = line["fp32_share"], []
+        for fp32 in ("TF32", "FP32"):
+            rate, whole = throughput(share, fp32), throughput(1.0, fp32)
+            shown.append(f"{rate:4.0%} of half, {rate / whole:5.2f} times FP32 ({fp32} products)")
+        print(f"  {line['kind']:16} {share:4.0%} in FP32: {'; '.join(shown)}")
     raised = sum(bool(line["modules"]) for line in well)
     tripped = sum(bool(line["trigger"]) for line in well)
     print(f"healthy: {raised} of {len(well)} with a module raised, {tripped} tripped")

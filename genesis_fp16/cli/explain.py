@@ -306,6 +306,8 @@ def _what_now(settings: Settings | None, last: dict[str, Any]) -> str:
         return "half precision is allowed"
     if last["state"] == "probation":
         return "half precision on probation: another trip brings FP32 back for twice as long"
+    if last["descended"] and not settings.search_seconds_of(last["agent"]):
+        return "FP32 for all: GENESIS_GUARD_LADDER is false, for this agent or all"
     return _demanded(settings, last)
 
 
@@ -315,6 +317,8 @@ def _demanded(settings: Settings, last: dict[str, Any]) -> str:
     whole = {"policy", "world_model"} & last["roles"].keys()
     unchanged = "" if whole else " (other roles as before)"
     demanded = f"{' and '.join(roles)}{unchanged}" if roles else "FP32"
+    if half := last["roles"].get("world_model"):  # of a rung: of a policy, its copies have it, too
+        demanded = f"{half.upper()} in place of the other half type"
     if last["modules"]:
         demanded = f"FP32 in {' and '.join(last['modules'])} (half precision elsewhere)"
     if settings.guard_reenable == "manual":

@@ -6,6 +6,7 @@ import math
 import os
 
 from genesis_fp16.daemon.agent_task import AgentTaskError, run_agent_task
+from genesis_fp16.domain.guard import Decision
 from genesis_fp16.domain.precision import (
     Device,
     PrecisionInputs,
@@ -73,7 +74,7 @@ def _precision_now(settings: Settings, agent: str, store: Store | None) -> Preci
     """
     agent_settings = settings.for_agent(agent)
     decision = store.guard.latest().get(agent) if store is not None else None
-    guard = decision if settings.guard_enabled else None
+    guard = settings.guard_decision(decision or Decision(agent=agent))
     overrides = store.overrides.in_force() if store is not None else ()
     return resolve_precision(
         PrecisionInputs(
@@ -83,8 +84,8 @@ def _precision_now(settings: Settings, agent: str, store: Store | None) -> Preci
             preset=agent_settings.role_preset,
             overrides=applicable_overrides(overrides, agent, math.inf),
             device=Device(accelerator=True, fp16=True, bf16=True),
-            guard=guard is not None and guard.demands_fp32,
-            guard_roles=guard.roles if guard is not None else {},
-            guard_modules=guard.modules if guard is not None else (),
+            guard=guard.demands_fp32,
+            guard_roles=guard.roles,
+            guard_modules=guard.modules,
         )
     )

@@ -104,15 +104,15 @@ class Guard:
 
     def demands_fp32(self, agent: str) -> bool:
         """Whether the guard demands FP32 for *agent* now."""
-        return self.settings.guard_enabled and self.decision(agent).demands_fp32
+        return self.settings.guard_decision(self.decision(agent)).demands_fp32
 
     def demanded_roles(self, agent: str) -> Mapping[Role, PrecisionName]:
         """Roles of *agent* whose precision the guard changes now, while the others keep theirs."""
-        return self.decision(agent).roles if self.settings.guard_enabled else {}
+        return self.settings.guard_decision(self.decision(agent)).roles
 
     def raised_modules(self, agent: str) -> tuple[str, ...]:
         """Modules of *agent* that the guard raises to FP32 while the others may be in half."""
-        return self.decision(agent).modules if self.settings.guard_enabled else ()
+        return self.settings.guard_decision(self.decision(agent)).modules
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """Observe an event; trip if it shows too much against half precision."""

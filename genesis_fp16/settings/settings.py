@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from genesis_fp16.domain.guard import GuardSettings
+from genesis_fp16.domain.guard import Decision, GuardSettings
 from genesis_fp16.domain.redaction import HIDDEN, shown, visible, without_userinfo
 from genesis_fp16.domain.run_spec import Parallel, TrainerOptions
 from genesis_fp16.settings.env_file import ENVIRONMENT, ROLLBACK_FLAG, Variable
@@ -360,6 +360,14 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
         own = self.for_agent(agent).guard_ladder
         wanted = self.guard_ladder if own is None else own
         return self.guard_search_seconds if self.guard_enabled and wanted else 0.0
+
+    def guard_decision(self, decision: Decision) -> Decision:
+        """*decision* as these settings allow it: perhaps FP32 in place of a rung, or nothing."""
+        if not self.guard_enabled:
+            return Decision(agent=decision.agent)
+        if decision.descended and not self.search_seconds_of(decision.agent):
+            return replace(decision, modules=(), roles={})
+        return decision
 
     def schedule_for(self, name: str, default: Schedule) -> Schedule:
         """The schedule of the agent *name*: its own, *default*, with what the operator has set."""

@@ -52,13 +52,12 @@ class PrecisionReading:
     def view(self, agent: str) -> views.PrecisionView:
         """The precision of a run of *agent* that begins now."""
         applicable = applicable_overrides(self._overrides, agent, math.inf)
-        decision = self.decision(agent)
-        guarded = self.settings.guard_enabled
+        guard = self.settings.guard_decision(self.decision(agent))
         inputs = replace(
             inputs_of_agent(self.settings, agent, self._device, applicable),
-            guard=guarded and decision.demands_fp32,
-            guard_roles=decision.roles if guarded else {},
-            guard_modules=decision.modules if guarded else (),
+            guard=guard.demands_fp32,
+            guard_roles=guard.roles,
+            guard_modules=guard.modules,
             canary=is_canary(agent, 1, self.settings),
         )
         resolved = resolve_precision(inputs)

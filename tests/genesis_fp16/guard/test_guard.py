@@ -407,6 +407,18 @@ def test_where_the_ladder_is_forbidden_fp32_stays(world, storm, forbidden) -> No
     assert "GENESIS_GUARD_LADDER is false" in logs[0]["reason"]
 
 
+def test_a_ladder_that_is_forbidden_later_leads_to_fp32_until_it_is_allowed(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.guard.on_event("a", run.id, found("head"))
+    world.configure(guard_ladder=False)
+    assert world.guard.demands_fp32("a")
+    assert world.guard.raised_modules("a") == ()
+    world.configure(guard_ladder=True)
+    assert not world.guard.demands_fp32("a")
+    assert world.guard.raised_modules("a") == ("head",)
+
+
 def test_a_search_out_of_its_time_leaves_fp32(world, storm) -> None:
     run = world.begin()
     storm(run)
