@@ -184,6 +184,7 @@ class RungSearch:
             raises_modules=not kind.roles,
             loss_scale=self._half_scale,
             other_half=self._other_half(trainer),
+            generated=bool(kind.roles) and self._searches == 1,
             part=self._part,
             seconds=self._spec.rung_search_seconds,
         )

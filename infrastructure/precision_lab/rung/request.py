@@ -22,6 +22,8 @@ class RungRequest:
             *half*, or the device lacks the other one.
         raises_modules: Whether modules may be raised, not only the half type changed. A policy's
             may not: its rollout would round differently.
+        generated: Whether the batches may have been generated in half precision, so that what is
+            not finite in them is not the data's fault.
         part: Part of the job whose steps failed; empty for a job without parts.
         seconds: Time after which the search gives up.
     """
@@ -33,5 +35,6 @@ class RungRequest:
     loss_scale: float = 1.0
     other_half: HalfName | None = None
     raises_modules: bool = True
+    generated: bool = False
     part: str = ""
     seconds: float = float("inf")

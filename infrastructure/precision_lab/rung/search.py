@@ -147,13 +147,18 @@ def _found(
     def outcome(cause: RungCause, reason: str) -> RungSearched:
         return RungSearched(step=request.step, cause=cause, reason=reason)
 
-    if broken := _broken_inputs(experiment):
-        return outcome("data", f"{broken} of the last batches holds values that are not finite")
     with fixed_numerics():
         try:
             floor = NoiseFloor(experiment, PRESETS[half])
-        except NotFiniteError as error:
-            return outcome("optimisation", str(error))
+        except (RuntimeError, ValueError) as error:
+            if broken := _broken_inputs(experiment):
+                reason = f"{broken} of the last batches holds values that are not finite"
+                if request.generated:
+                    return outcome("unexplained", f"{reason}: half precision may have made them")
+                return outcome("data", reason)
+            if isinstance(error, NotFiniteError):
+                return outcome("optimisation", str(error))
+            raise
         loss = float(floor.reference.quantities["loss"].mean())
         if history.has_diverged_at(loss):
             return outcome(

@@ -6,6 +6,7 @@ B examples, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,13 @@ def test_faults_that_fp32_shows_too_are_told_apart() -> None:
     broken = experiment(network())
     broken.batches[1]["x"][0, 0] = torch.nan
     assert search_rung(broken, request()).cause == "data"
+    assert search_rung(broken, request(generated=True)).cause == "unexplained"
+
+    def masked(forward: Any, batch: dict[str, Tensor]) -> Tensor:
+        return loss(forward, {**batch, "x": batch["x"].nan_to_num()})
+
+    unharmed = replace(broken, loss=masked, models=experiment(network(Large())).models)
+    assert search_rung(unharmed, request()).modules == ("middle",)
     divided = experiment(network(Own(lambda x_BD: x_BD / 0)))
     assert search_rung(divided, request()).cause == "optimisation"
     history = LossHistory().after(0.1).after(0.01)
