@@ -114,6 +114,9 @@ class App:
                 self._figures.notice("exploration_refused", agent=name, error=str(error))
                 explore[name] = Exploration()
         self._explore = explore
+        self._own.without_plugin = frozenset(
+            name for name, known in agents.items() if not known.entry_point
+        )
 
     def close(self) -> None:
         """Write what waits and close all files."""

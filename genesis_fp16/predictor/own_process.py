@@ -21,6 +21,10 @@ REST_SECONDS = 2.0  # after a failure, in which its requests are answered withou
 MOST_CONNECTIONS = 8  # to one process
 MOST_JUDGED = 50  # outcomes of a question, so that they delay no answer for long
 _MOST_JUDGED_BYTES = 1 << 20
+_NO_PLUGIN = (
+    "the agent overrides build_model, and its code may not run here: it is not installed, as on a "
+    "machine without the daemon, or quarantined"
+)
 _MOST_ANSWER_BYTES = 8 << 20
 _HEAD = b"POST /api/agents/%s/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
@@ -61,6 +65,9 @@ class OwnProcesses:
         agents: Folder of the agents' folders.
         notice: Receives what the log should show: event and fields.
         clock: Monotonic seconds.
+
+    Attributes:
+        without_plugin: Agents whose code may not run here, as on a machine without the daemon.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class OwnProcesses:
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._rest_until: dict[str, float] = {}
         self._failures: dict[str, str] = {}
+        self.without_plugin: frozenset[str] = frozenset()
 
     async def rank(self, agent: str, observation: Values, actions: list[Values]) -> dict[str, Any]:
         """Answer of the process to ``/rank``.
@@ -139,6 +147,11 @@ class OwnProcesses:
     async def _ask(
         self, agent: str, verb: str, question: dict[str, Any], kind: type[_Answer]
     ) -> dict[str, Any]:
+        if agent in self.without_plugin:
+            if self._failures.get(agent) != _NO_PLUGIN:
+                self._failures[agent] = _NO_PLUGIN
+                self._notice("own_network_not_served", agent=agent, reason=_NO_PLUGIN)
+            raise OwnProcessError(_NO_PLUGIN)
         if self._clock() < self._rest_until.get(agent, 0.0):
             raise OwnProcessError(self._failures[agent])
         content = json.dumps(question, separators=(",", ":")).encode()

@@ -405,6 +405,10 @@ class FeatureEncoder:
         has_gaps = key in self._gaps
         labels_NL = columns_NL if has_gaps else columns_NL[:, :-1]
         unseen_L = self._unseen.get(key)  # a field that was constant may have another label now
+        if unseen_L is not None:
+            occurs_L = columns_NL.numpy().any(axis=0)
+            if not occurs_L[-1] and not (occurs_L[:-1] & unseen_L.numpy()).any():
+                return [] if key in self.constant else [labels_NL]  # none is unknown or missing
         unknown_N = torch.zeros(len(columns_NL), dtype=torch.bool)
         if unseen_L is not None:
             unknown_N = columns_NL[:, :-1][:, unseen_L].any(dim=1)
@@ -568,7 +572,10 @@ def _one_hot(values: Sequence[object], field: Discrete) -> Tensor:
     """Return ``[N, labels + 2]`` float32; the last columns mark undeclared and missing labels."""
     position = {label: index for index, label in enumerate(field.values)}
     undeclared, missing = len(field.values), len(field.values) + 1
-    rows = torch.tensor([position.get(label, undeclared) for label in labels_of(values)])
+    rows = [position.get(label, undeclared) for label in labels_of(values)]
     if set(map(type, values)) != {str}:
-        rows[torch.tensor(list(map(is_missing, values)), dtype=torch.bool)] = missing
-    return torch.nn.functional.one_hot(rows.long(), missing + 1).float()
+        pairs = zip(rows, values, strict=True)
+        rows = [missing if is_missing(value) else row for row, value in pairs]
+    columns_NL = np.zeros((len(rows), missing + 1), dtype=np.float32)
+    columns_NL[np.arange(len(rows)), rows] = 1.0
+    return torch.from_numpy(columns_NL)

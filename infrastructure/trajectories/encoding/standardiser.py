@@ -116,6 +116,8 @@ class Standardiser:
     def _squeezed(self, values_NC: Numbers) -> Numbers:
         """Apply ``symlog`` where it is set; missing numbers become NaN."""
         values_NC = np.where(_is_usable(values_NC), values_NC, np.nan)
+        if not any(self.symlog):
+            return values_NC
         return np.where(np.array(self.symlog), _symlog(values_NC), values_NC)
 
 
