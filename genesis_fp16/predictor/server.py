@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from typing import cast
 
 import uvicorn
 
@@ -20,6 +21,38 @@ MAX_HEAD_BYTES = 1 << 15
 class _AgentConnection(BoundedConnection):
     most_connections = 512
     head_seconds = float(KEEP_ALIVE_SECONDS)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast(asyncio.Transport, _WholeAnswers(transport)))
+
+
+class _WholeAnswers:
+    """A transport that sends what is written in one turn of the event loop by one system call.
+
+    uvicorn writes the head of an answer and its body one after the other. Sent apart, the head
+    wakes a client that then waits for the body.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._loop = transport, asyncio.get_running_loop()
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> object:
+        return cast(object, getattr(self._transport, name))
+
+    def write(self, data: bytes) -> None:
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        written, self._written = self._written, []
+        if written and not self._transport.is_closing():
+            self._transport.write(b"".join(written))
 
 
 def serve(

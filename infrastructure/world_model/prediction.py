@@ -110,8 +110,7 @@ def to_predictions(
             states[name] = _next_values(name, target, distribution, observations)
             deviations[name] = _deviations(states[name], distribution)
             intervals[name] = _intervals(states[name], distribution)
-    improvement = improvement_target(spec)
-    gains = _column(predicted, improvement)
+    gains = expected_improvements(spec, predicted)
     confidence: list[float] = confidence_N.tolist()
     return [
         Prediction(
@@ -146,17 +145,20 @@ def success_probabilities(spec: TransitionSpec, predicted: TargetDistributions) 
     return chances
 
 
-def rank_candidates(spec: TransitionSpec, predicted: TargetDistributions) -> list[int]:
-    """Rank rows, best first: by success probability, then expected improvement, then position."""
-    rows = len(next(iter(predicted.values())).epistemic)
-    keys = []
-    if spec.success is not None:
-        keys.append(success_probabilities(spec, predicted))
-    gains = _column(predicted, improvement_target(spec))
-    if gains is not None:
-        keys.append(gains)
-    scores = list(zip(*keys, strict=True)) if keys else [()] * rows
-    return sorted(range(rows), key=scores.__getitem__, reverse=True)
+def expected_improvements(
+    spec: TransitionSpec, predicted: TargetDistributions
+) -> list[float] | None:
+    """Return the mean of the improvement target, by row; None if there is none."""
+    return _column(predicted, improvement_target(spec))
+
+
+def rank_candidates(
+    count: int, chances: Sequence[float] | None, improvements: Sequence[float] | None
+) -> list[int]:
+    """Rank *count* rows, best first: by chance of success, then improvement, then position."""
+    keys = [key for key in (chances, improvements) if key is not None]
+    scores = list(zip(*keys, strict=True)) if keys else [()] * count
+    return sorted(range(count), key=scores.__getitem__, reverse=True)
 
 
 def _next_values(

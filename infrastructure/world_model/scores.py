@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from infrastructure.trajectories.schema import Values
-from infrastructure.world_model.distributions import BoxDistribution
 from infrastructure.world_model.distributions.confidence import confidence
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.prediction import (
-    improvement_target,
+    expected_improvements,
     rank_candidates,
     success_probabilities,
 )
@@ -49,17 +48,14 @@ def score_actions(model: FittedModel, observation: Values, actions: Sequence[Val
     """
     features = model.encoder.encode([observation] * len(actions), actions)
     predicted = model.predict(features)
-    unfamiliar_N = features.out_of_distribution
-    gains, target = None, improvement_target(model.spec)
-    if target is not None and isinstance(gain := predicted[target], BoxDistribution):
-        gains = gain.mean[:, 0].tolist()
+    spec = model.spec
+    chances = None if spec.success is None else success_probabilities(spec, predicted)
+    improvements = expected_improvements(spec, predicted)
     return Scores(
-        order=rank_candidates(model.spec, predicted),
-        chances=None
-        if model.spec.success is None
-        else success_probabilities(model.spec, predicted),
-        improvements=gains,
+        order=rank_candidates(len(actions), chances, improvements),
+        chances=chances,
+        improvements=improvements,
         confidence=confidence(predicted, model.codec).tolist(),
         remarks={text: odd_N.nonzero()[:, 0].tolist() for text, odd_N in features.flags.items()},
-        unfamiliar=unfamiliar_N.nonzero()[:, 0].tolist(),
+        unfamiliar=features.out_of_distribution.nonzero()[:, 0].tolist(),
     )

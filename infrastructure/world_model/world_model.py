@@ -64,11 +64,10 @@ from infrastructure.world_model.planning.rollouts import check_count
 from infrastructure.world_model.prediction import (
     Prediction,
     improvement_target,
-    rank_candidates,
-    success_probabilities,
     to_predictions,
     untrained_prediction,
 )
+from infrastructure.world_model.scores import score_actions
 
 TEXT_SPEC = TransitionSpec(
     observation={"state": Text()},
@@ -364,8 +363,7 @@ class WorldModel:
         if self._model is None or not actions:
             return list(range(len(actions)))
         with _one_thread():
-            features = self._model.encoder.encode([observation] * len(actions), actions)
-            return rank_candidates(self.spec, self._model.predict(features))
+            return score_actions(self._model, observation, actions).order
 
     def success_chances(self, observation: Values, actions: Sequence[Values]) -> list[float]:
         """Return the calibrated probability of the spec's success label, by candidate action.
@@ -382,8 +380,7 @@ class WorldModel:
         if self._model is None or not actions:
             return [0.5] * len(actions)
         with _one_thread():
-            features = self._model.encoder.encode([observation] * len(actions), actions)
-            return success_probabilities(self.spec, self._model.predict(features))
+            return score_actions(self._model, observation, actions).chances or []
 
     @torch.inference_mode()
     def rollout(  # noqa: PLR0913 - each is a property of the rollout

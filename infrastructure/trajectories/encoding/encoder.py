@@ -406,7 +406,7 @@ class FeatureEncoder:
         labels_NL = columns_NL if has_gaps else columns_NL[:, :-1]
         unseen_L = self._unseen.get(key)  # a field that was constant may have another label now
         if unseen_L is not None:
-            occurs_L = columns_NL.numpy().any(axis=0)
+            occurs_L = np.asarray(columns_NL.numpy().any(axis=0))
             if not occurs_L[-1] and not (occurs_L[:-1] & unseen_L.numpy()).any():
                 return [] if key in self.constant else [labels_NL]  # none is unknown or missing
         unknown_N = torch.zeros(len(columns_NL), dtype=torch.bool)

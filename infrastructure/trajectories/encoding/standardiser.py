@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import compress
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ HEAVY_TAIL_KURTOSIS = 12.0
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: arrays are cached
 class Standardiser:
     """Statistics of each dimension.
 
@@ -62,9 +62,10 @@ class Standardiser:
 
     def apply(self, values_NC: Numbers) -> Tensor:
         """Standardise the kept dimensions: ``[N, K]`` float32 in [-10, 10]; missing becomes 0."""
-        standard_NC = (self._squeezed(values_NC) - np.array(self.mean)) / np.array(self.scale)
-        standard_NC = np.nan_to_num(np.clip(standard_NC, -CLIP, CLIP), nan=0.0)
-        return torch.from_numpy(standard_NC[:, np.array(self.kept)].astype(np.float32))
+        standard_NC = (self._squeezed(values_NC) - self._arrays.mean) / self._arrays.scale
+        standard_NC = np.minimum(np.maximum(standard_NC, -CLIP), CLIP)
+        standard_NC[np.isnan(standard_NC)] = 0.0
+        return torch.from_numpy(standard_NC[:, self._arrays.kept].astype(np.float32))
 
     @staticmethod
     def unusable(values_NC: Numbers) -> NDArray[np.bool_]:
@@ -78,16 +79,16 @@ class Standardiser:
         be used are far, missing ones are not.
         """
         squeezed_NC = self._squeezed(values_NC)
-        low, high = np.array(self.low), np.array(self.high)
+        low, high = self._arrays.low, self._arrays.high
         distance_NC = np.maximum(low - squeezed_NC, squeezed_NC - high)
         near_NC = (distance_NC <= high - low) | np.isnan(values_NC)  # NaN compares false
-        return np.asarray((~near_NC & np.array(self.kept)).any(axis=1))
+        return np.asarray((~near_NC & self._arrays.kept).any(axis=1))
 
     def invert(self, mean_NK: Tensor, variance_NK: Tensor) -> tuple[Tensor, Tensor]:
         """Convert standardised moments to recorded units, ``[N, K]`` float64."""
-        mean = torch.tensor(list(compress(self.mean, self.kept)), dtype=torch.float64)
-        scale = torch.tensor(list(compress(self.scale, self.kept)), dtype=torch.float64)
-        return mean_NK.double() * scale + mean, variance_NK.double() * scale.square()
+        arrays = self._arrays
+        mean_K, scale_K = torch.from_numpy(arrays.kept_mean), torch.from_numpy(arrays.kept_scale)
+        return mean_NK.double() * scale_K + mean_K, variance_NK.double() * scale_K.square()
 
     def select_kept(self, values_NC: Tensor) -> Tensor:
         """Select the kept dimensions, ``[N, K]``; *values_NC* itself where all are kept."""
@@ -118,7 +119,35 @@ class Standardiser:
         values_NC = np.where(_is_usable(values_NC), values_NC, np.nan)
         if not any(self.symlog):
             return values_NC
-        return np.where(np.array(self.symlog), _symlog(values_NC), values_NC)
+        return np.where(self._arrays.symlog, _symlog(values_NC), values_NC)
+
+    @cached_property
+    def _arrays(self) -> _Arrays:
+        mean, scale, kept = np.array(self.mean), np.array(self.scale), np.array(self.kept, bool)
+        return _Arrays(
+            mean=mean,
+            scale=scale,
+            kept=kept,
+            symlog=np.array(self.symlog, bool),
+            low=np.array(self.low),
+            high=np.array(self.high),
+            kept_mean=mean[kept],
+            kept_scale=scale[kept],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Arrays:
+    """The statistics as arrays; the last two of the kept dimensions alone."""
+
+    mean: Numbers
+    scale: Numbers
+    kept: NDArray[np.bool_]
+    symlog: NDArray[np.bool_]
+    low: Numbers
+    high: Numbers
+    kept_mean: Numbers
+    kept_scale: Numbers
 
 
 def _is_usable(values: Numbers) -> NDArray[np.bool_]:

@@ -43,10 +43,8 @@ def average_rows(
 
     averaged: dict[str, TargetDistribution] = {}
     for name, each in predicted.items():
-        epistemic_M = average(each.epistemic)
         if isinstance(each, DiscreteDistribution):
-            probabilities_ML = average(each.probabilities)
-            averaged[name] = replace(each, probabilities=probabilities_ML, epistemic=epistemic_M)
+            averaged[name] = DiscreteDistribution(probabilities=average(each.probabilities))
             continue
         mean_MC = average(each.mean)
         offset = each.mean - mean_MC.repeat_interleave(weights_MR.shape[1], 0)
@@ -55,7 +53,6 @@ def average_rows(
             each,
             mean=mean_MC,
             variance=average(each.variance) + between_MC,
-            epistemic=epistemic_M,
             half_width=_half_width(offset, each.half_width_90(), average),
         )
     return averaged
@@ -96,18 +93,16 @@ def replace_rows(
     replaced: dict[str, TargetDistribution] = {}
     for name, first in predicted.items():
         others = [part[name] for part in parts]
-        epistemic_N = put(first.epistemic, [each.epistemic for each in others])
         if isinstance(first, DiscreteDistribution):
             labels = [each for each in others if isinstance(each, DiscreteDistribution)]
             probabilities_NL = put(first.probabilities, [each.probabilities for each in labels])
-            replaced[name] = replace(first, probabilities=probabilities_NL, epistemic=epistemic_N)
+            replaced[name] = DiscreteDistribution(probabilities=probabilities_NL)
             continue
         boxes = [each for each in others if isinstance(each, BoxDistribution)]
         replaced[name] = replace(
             first,
             mean=put(first.mean, [each.mean for each in boxes]),
             variance=put(first.variance, [each.variance for each in boxes]),
-            epistemic=epistemic_N,
             half_width=put(first.half_width_90(), [each.half_width_90() for each in boxes]),
         )
     return replaced

@@ -137,19 +137,19 @@ class BoxCalibration:
 
     def apply(self, predicted: BoxDistribution) -> BoxDistribution:
         """Return *predicted* with corrected variance, tail and interval."""
+        rows = (self.scale, self.power, self.center, self.edge, self.tail, self.interval)
+        scale_C, power_C, center_C, edge_C, tail_C, interval_C = torch.tensor(
+            rows, dtype=torch.float64
+        ).unbind()
         correction = _Correction(
-            scale=torch.tensor(self.scale, dtype=torch.float64),
-            power=torch.tensor(self.power, dtype=torch.float64),
-            center=torch.tensor(self.center, dtype=torch.float64),
-            edge=torch.tensor(self.edge, dtype=torch.float64),
-            tail=torch.tensor(self.tail, dtype=torch.float64),
+            scale=scale_C, power=power_C, center=center_C, edge=edge_C, tail=tail_C
         )
         deviation_NC = correction.deviations(predicted.variance.sqrt())
         return replace(
             predicted,
             variance=deviation_NC.square(),
             tail=correction.tail,
-            half_width=deviation_NC * torch.tensor(self.interval, dtype=torch.float64),
+            half_width=deviation_NC * interval_C,
         )
 
 

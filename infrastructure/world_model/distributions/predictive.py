@@ -29,7 +29,6 @@ class BoxDistribution:
     Attributes:
         mean, variance: Moments, ``[N, C]``; those of the change for a delta target. The variance
             is the members' mean variance plus their disagreement.
-        epistemic: Share of the variance due to disagreement of members, ``[N]`` in [0, 1].
         tail: One over the degrees of freedom of Student's t, ``[C]`` in [0, 1/2); None for a
             Gaussian.
         half_width: Half the width of the 90 % interval, ``[N, C]``; None for a Gaussian's.
@@ -37,7 +36,6 @@ class BoxDistribution:
 
     mean: Tensor
     variance: Tensor
-    epistemic: Tensor
     tail: Tensor | None = None
     half_width: Tensor | None = None
 
@@ -57,12 +55,9 @@ class DiscreteDistribution:
 
     Attributes:
         probabilities: ``[N, L]``; each row sums to 1.
-        epistemic: Mutual information of outcome and member as a share of the entropy, ``[N]`` in
-            [0, 1].
     """
 
     probabilities: Tensor
-    epistemic: Tensor
 
     def log_odds(self, label: int) -> Tensor:
         """Return the log-odds of *label* against all others, ``[N]``."""
@@ -110,10 +105,9 @@ def base_rate_distributions(codec: TargetCodec, rows: int) -> dict[str, TargetDi
 
 def _base_rate(codec: TargetCodec, name: str, rows: int) -> TargetDistribution:
     """Base rate of target *name*; its numbers are computed in Python, which is faster."""
-    zeros_N = torch.zeros(rows, dtype=torch.float64)
     if codec.is_discrete(name):
         frequencies = torch.tensor(codec.frequencies[name], dtype=torch.float64)
-        return DiscreteDistribution(probabilities=frequencies.expand(rows, -1), epistemic=zeros_N)
+        return DiscreteDistribution(probabilities=frequencies.expand(rows, -1))
     standardiser = codec.standardisers[name]
     dimensions = zip(standardiser.mean, standardiser.scale, standardiser.kept, strict=True)
     deviations = [
@@ -121,9 +115,7 @@ def _base_rate(codec: TargetCodec, name: str, rows: int) -> TargetDistribution:
     ]
     variance = torch.tensor([each * each for each in deviations], dtype=torch.float64)
     mean = torch.tensor(standardiser.mean, dtype=torch.float64)
-    return BoxDistribution(
-        mean=mean.expand(rows, -1), variance=variance.expand(rows, -1), epistemic=zeros_N
-    )
+    return BoxDistribution(mean=mean.expand(rows, -1), variance=variance.expand(rows, -1))
 
 
 def blend(
@@ -132,7 +124,7 @@ def blend(
     base: TargetDistributions,
     weights: BlendWeights,
 ) -> dict[str, TargetDistribution]:
-    """Mix two models and the base rate, target by target; the epistemic share is the ensemble's.
+    """Mix two models and the base rate, target by target.
 
     Probabilities are mixed geometrically, not arithmetically: an outcome that either model
     considers impossible stays improbable, which ranks rare successes better.
@@ -163,13 +155,13 @@ def blend_target(
             for share, part in parts
             if isinstance(part, DiscreteDistribution)
         ]
-        return replace(ensemble, probabilities=torch.stack(logs).sum(0).softmax(dim=1))
+        return DiscreteDistribution(probabilities=torch.stack(logs).sum(0).softmax(dim=1))
     boxes = [(share, part) for share, part in parts if isinstance(part, BoxDistribution)]
     mean = torch.stack([share * part.mean for share, part in boxes]).sum(0)
     second_moments = [
         share * (part.variance + (part.mean - mean).square()) for share, part in boxes
     ]
-    return replace(ensemble, mean=mean, variance=torch.stack(second_moments).sum(0))
+    return BoxDistribution(mean=mean, variance=torch.stack(second_moments).sum(0))
 
 
 def shrink_to_base_rate(
@@ -177,8 +169,7 @@ def shrink_to_base_rate(
 ) -> dict[str, TargetDistribution]:
     """Mix out-of-distribution rows with `OOD_SHRINKAGE` of *base*; other rows are unchanged.
 
-    Distributions are mixed, not their means, so an extreme mean widens the variance. The share
-    of the base rate counts as epistemic.
+    Distributions are mixed, not their means, so an extreme mean widens the variance.
 
     Args:
         base: Base rates of the same rows.
@@ -190,11 +181,10 @@ def shrink_to_base_rate(
     shrunk: dict[str, TargetDistribution] = {}
     for name, first in predicted.items():
         second = base[name]
-        epistemic = torch.where(ood_N, 1 - kept * (1 - first.epistemic), first.epistemic)
         if isinstance(first, DiscreteDistribution) and isinstance(second, DiscreteDistribution):
             mixed = kept * first.probabilities + OOD_SHRINKAGE * second.probabilities
             probabilities = torch.where(ood_N[:, None], mixed, first.probabilities)
-            shrunk[name] = DiscreteDistribution(probabilities=probabilities, epistemic=epistemic)
+            shrunk[name] = DiscreteDistribution(probabilities=probabilities)
         elif isinstance(first, BoxDistribution) and isinstance(second, BoxDistribution):
             mean, variance = _mixture_moments(first, second, kept, OOD_SHRINKAGE)
             wide = Z_90 * variance.sqrt()
@@ -202,7 +192,6 @@ def shrink_to_base_rate(
                 first,
                 mean=torch.where(ood_N[:, None], mean, first.mean),
                 variance=torch.where(ood_N[:, None], variance, first.variance),
-                epistemic=epistemic,
                 half_width=torch.where(ood_N[:, None], wide, first.half_width_90()),
             )
     return shrunk
@@ -235,23 +224,12 @@ def _box(raw: Mapping[str, Tensor], name: str, codec: TargetCodec, rows: int) ->
         kept = [number for number, varies in enumerate(standardiser.kept) if varies]
         mean_NC, variance_NC = base.mean.clone(), base.variance.clone()
         mean_NC[:, kept], variance_NC[:, kept] = mean_NK, variance_NK
-    return BoxDistribution(
-        mean=mean_NC, variance=variance_NC, epistemic=(spread_NK / total_NK).mean(dim=1)
-    )
+    return BoxDistribution(mean=mean_NC, variance=variance_NC)
 
 
 def _discrete(logits_MNL: Tensor) -> DiscreteDistribution:
-    members_MNL = logits_MNL.softmax(dim=2)
-    mean_NL = members_MNL.mean(0)
-    total_N, aleatoric_N = _entropy(mean_NL), _entropy(members_MNL).mean(0)
-    share_N = ((total_N - aleatoric_N) / total_N.clamp(min=1e-9)).clamp(0.0, 1.0)
-    return DiscreteDistribution(probabilities=mean_NL, epistemic=share_N)
+    return DiscreteDistribution(probabilities=logits_MNL.softmax(dim=2).mean(0))
 
 
 def _log(probabilities: Tensor) -> Tensor:
     return probabilities.clamp(min=SMALLEST_PROBABILITY).log()
-
-
-def _entropy(probabilities: Tensor) -> Tensor:
-    entropy: Tensor = torch.special.entr(probabilities).sum(-1)
-    return entropy

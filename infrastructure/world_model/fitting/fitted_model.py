@@ -85,7 +85,7 @@ class FittedModel:
 
     @torch.no_grad()
     def predict(self, features: Features) -> TargetDistributions:
-        """Predict each target, calibrated; the epistemic share is always the ensemble's.
+        """Predict each target, calibrated.
 
         Out-of-distribution rows are shrunk to the base rate; see `shrink_to_base_rate`. A row that
         lacks a number or a label without explanation gets the mean of predictions with values of

@@ -134,6 +134,22 @@ def test_versions_are_switched_under_load_without_a_failed_answer(
     assert max(old) < until["run-b"] + 1.0 + NEW_SECONDS
 
 
+def test_an_answer_is_sent_whole_and_pipelined_questions_are_all_answered(start: Start) -> None:
+    client = start().client()
+    client.connect()
+    asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for _ in range(5):
+        client.sock.sendall(asked)
+        head, end, body = client.sock.recv(1 << 16).partition(b"\r\n\r\n")
+        assert (head[:15], end, body) == (b"HTTP/1.1 200 OK", b"\r\n\r\n", b"ok\n")
+    client.sock.sendall(2 * asked + b"GET /nothing HTTP/9\r\n\r\n")
+    received = b""
+    while more := client.sock.recv(1 << 16):  # until it closes the connection
+        received += more
+    assert received.count(b"\r\n\r\nok\n") == 2
+    assert b"HTTP/1.1 400 Bad Request" in received
+
+
 def test_orders_change_exploration_and_reports_count_what_happened(start: Start) -> None:
     predictor = start(
         agents={"qa": {"explore": "none"}, "fresh": {"explore": "epsilon 0.9"}}, seed=3

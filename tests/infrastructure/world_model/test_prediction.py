@@ -5,8 +5,10 @@ from infrastructure.agent_contract.transition import Box, Discrete, TransitionSp
 from infrastructure.world_model.distributions import BoxDistribution, DiscreteDistribution
 from infrastructure.world_model.distributions.metrics import Z_90
 from infrastructure.world_model.prediction import (
+    expected_improvements,
     improvement_target,
     rank_candidates,
+    success_probabilities,
     to_predictions,
     untrained_prediction,
 )
@@ -26,8 +28,7 @@ SPEC = TransitionSpec(
 
 def _box(*rows):
     mean = torch.tensor(rows, dtype=torch.float64)
-    epistemic = torch.full((len(rows),), 0.9, dtype=torch.float64)
-    return BoxDistribution(mean=mean, variance=torch.full_like(mean, 4.0), epistemic=epistemic)
+    return BoxDistribution(mean=mean, variance=torch.full_like(mean, 4.0))
 
 
 def _predicted(fixed, rewards):
@@ -36,7 +37,6 @@ def _predicted(fixed, rewards):
     return {
         "outcome": DiscreteDistribution(
             probabilities=torch.stack([1 - chances, chances], 1),
-            epistemic=torch.full((rows,), 0.25, dtype=torch.float64),
         ),
         "x": _box(*[(1.0, -1.0)] * rows),
         "level": _box(*[(7.0,)] * rows),
@@ -61,14 +61,16 @@ def test_a_prediction_holds_every_target_in_recorded_units():
 
 def test_candidates_are_ranked_by_success_then_improvement_then_position():
     predicted = _predicted([0.2, 0.8, 0.8, 0.8, 0.1], [9.0, 1.0, 2.0, 1.0, 9.0])
-    assert rank_candidates(SPEC, predicted) == [2, 1, 3, 0, 4]
+    chances = success_probabilities(SPEC, predicted)
+    improvements = expected_improvements(SPEC, predicted)
+    assert rank_candidates(5, chances, improvements) == [2, 1, 3, 0, 4]
 
 
 def test_without_a_success_label_improvement_ranks():
     targets = {name: SPEC.targets[name] for name in ("level", "reward")}
     spec = TransitionSpec(observation={"level": Box()}, action={}, targets=targets)
     predicted = {"level": _box((0.0,), (0.0,)), "reward": _box((1.0,), (2.0,))}
-    assert rank_candidates(spec, predicted) == [1, 0]
+    assert rank_candidates(2, None, expected_improvements(spec, predicted)) == [1, 0]
     answers = to_predictions(spec, predicted, [{"level": 0.0}] * 2, torch.ones(2), "")
     assert [answer.success_probability for answer in answers] == [None, None]
 
@@ -76,7 +78,8 @@ def test_without_a_success_label_improvement_ranks():
 def test_without_either_the_given_order_is_kept():
     spec = TransitionSpec(observation={"level": Box()}, action={}, targets={"level": Box()})
     assert improvement_target(spec) is None
-    assert rank_candidates(spec, {"level": _box((1.0,), (2.0,), (3.0,))}) == [0, 1, 2]
+    assert expected_improvements(spec, {"level": _box((1.0,), (2.0,), (3.0,))}) is None
+    assert rank_candidates(3, None, None) == [0, 1, 2]
 
 
 def test_an_untrained_model_gives_even_odds_and_no_confidence():

@@ -15,12 +15,9 @@ def _predicted(means, chances):
         "y": BoxDistribution(
             mean=means_NC,
             variance=torch.ones_like(means_NC),
-            epistemic=chances_N,
             half_width=torch.full_like(means_NC, 2.0),
         ),
-        "label": DiscreteDistribution(
-            probabilities=torch.stack([1 - chances_N, chances_N], 1), epistemic=chances_N
-        ),
+        "label": DiscreteDistribution(probabilities=torch.stack([1 - chances_N, chances_N], 1)),
     }
 
 
@@ -34,7 +31,6 @@ def test_a_mixture_has_the_mean_and_the_spread_of_its_rows():
     assert row.cdf(wide) - row.cdf(-wide) == pytest.approx(0.9, abs=0.001)
     assert narrow == pytest.approx(2.0, rel=0.001)
     assert mixed["label"].probabilities[:, 1].tolist() == [0.5, 0.6]
-    assert mixed["label"].epistemic.tolist() == [0.5, 0.6]
 
 
 def test_rows_are_replaced_in_their_places():

@@ -24,7 +24,6 @@ def _predicted(deviation_N):
     return BoxDistribution(
         mean=torch.zeros(len(deviation_N), 1, dtype=torch.float64),
         variance=deviation_N.square()[:, None],
-        epistemic=torch.zeros(len(deviation_N)),
     )
 
 

@@ -36,12 +36,9 @@ def test_an_overconfident_model_is_corrected(noise, codec, outcomes):
     rows = len(outcomes["label"])
     base = base_rate_distributions(codec, rows)
     sure = {
-        "y": BoxDistribution(
-            mean=base["y"].mean, variance=base["y"].variance / 16, epistemic=torch.zeros(rows)
-        ),
+        "y": BoxDistribution(mean=base["y"].mean, variance=base["y"].variance / 16),
         "label": DiscreteDistribution(
             probabilities=(base["label"].probabilities.log() * 4).softmax(1),
-            epistemic=torch.zeros(rows),
         ),
     }
     before = measure(sure, outcomes, codec)
@@ -62,11 +59,7 @@ def test_scores_on_another_scale_become_probabilities(label_only):
     truth = torch.randn(4000, generator=generator, dtype=torch.float64) - 1.0
     labels = (torch.rand(4000, generator=generator, dtype=torch.float64) < truth.sigmoid()).long()
     wrong = (3.0 * truth + 4.0).sigmoid()
-    raw = {
-        "label": DiscreteDistribution(
-            probabilities=torch.stack([1 - wrong, wrong], 1), epistemic=torch.zeros(4000)
-        )
-    }
+    raw = {"label": DiscreteDistribution(probabilities=torch.stack([1 - wrong, wrong], 1))}
     happened = {"label": labels}
     calibrated = (
         Calibration.fit(raw, happened, label_only).apply(raw, label_only)["label"].probabilities
@@ -78,9 +71,7 @@ def test_scores_on_another_scale_become_probabilities(label_only):
 
 def test_few_rows_of_one_outcome_do_not_give_certainty(label_only):
     even = {
-        "label": DiscreteDistribution(
-            probabilities=torch.full((20, 2), 0.5, dtype=torch.float64), epistemic=torch.zeros(20)
-        )
+        "label": DiscreteDistribution(probabilities=torch.full((20, 2), 0.5, dtype=torch.float64))
     }
     happened = {"label": torch.ones(20, dtype=torch.int64)}
     slope, offset = Calibration.fit(even, happened, label_only).success
@@ -91,11 +82,7 @@ def test_few_rows_of_one_outcome_do_not_give_certainty(label_only):
 def test_the_slope_of_a_timid_ranking_is_bounded(label_only):
     truth = torch.arange(400) % 2
     chance = 0.5 + 0.01 * (2.0 * truth.double() - 1.0)
-    timid = {
-        "label": DiscreteDistribution(
-            probabilities=torch.stack([1 - chance, chance], 1), epistemic=torch.zeros(400)
-        )
-    }
+    timid = {"label": DiscreteDistribution(probabilities=torch.stack([1 - chance, chance], 1))}
     assert Calibration.fit(timid, {"label": truth}, label_only).success[0] == 4.0
 
 
@@ -112,9 +99,7 @@ def test_few_exact_rows_are_no_proof_of_certainty(noise, codec):
 def _labelled(log_odds, happened):
     """Predictions of two labels by their log-odds, and the labels."""
     chance = log_odds.sigmoid()
-    predicted = DiscreteDistribution(
-        probabilities=torch.stack([1 - chance, chance], 1), epistemic=torch.zeros(len(chance))
-    )
+    predicted = DiscreteDistribution(probabilities=torch.stack([1 - chance, chance], 1))
     return predicted, happened.long()
 
 

@@ -13,12 +13,8 @@ def _confidence(codec, chance_N, deviation_N):
     zeros_N = torch.zeros(len(chance_N), dtype=torch.float64)
     variance_NC = torch.stack([deviation_N.square(), zeros_N + 1.0], 1).double()
     predicted = {
-        "y": BoxDistribution(
-            mean=torch.zeros_like(variance_NC), variance=variance_NC, epistemic=zeros_N
-        ),
-        "label": DiscreteDistribution(
-            probabilities=torch.stack([1 - chance_N, chance_N], 1), epistemic=zeros_N
-        ),
+        "y": BoxDistribution(mean=torch.zeros_like(variance_NC), variance=variance_NC),
+        "label": DiscreteDistribution(probabilities=torch.stack([1 - chance_N, chance_N], 1)),
     }
     return confidence(predicted, codec)
 

@@ -22,29 +22,24 @@ def _raw(means, log_variances, logits):
     }
 
 
-def _predictions(mean, variance, chance, epistemic, rows=1):
+def _predictions(mean, variance, chance, rows=1):
     every = torch.zeros(rows, dtype=torch.float64)
     return {
         "y": BoxDistribution(
             mean=every[:, None] + mean,
             variance=every[:, None] + variance,
-            epistemic=every + epistemic,
         ),
-        "label": DiscreteDistribution(
-            probabilities=torch.tensor([[1 - chance, chance]] * rows), epistemic=every + epistemic
-        ),
+        "label": DiscreteDistribution(probabilities=torch.tensor([[1 - chance, chance]] * rows)),
     }
 
 
-def test_the_epistemic_share_is_the_disagreement_of_members(noise):
+def test_disagreement_of_members_widens_numbers_and_evens_labels(noise):
     agree = predictive_distributions(_raw([1.0, 1.0], [0.0, 0.0], [[0.0, 2.0]] * 2), noise.codec, 1)
     differ = predictive_distributions(
         _raw([3.0, -1.0], [0.0, 0.0], [[9.0, 0.0], [0.0, 9.0]]), noise.codec, 1
     )
-    for name in ("y", "label"):
-        assert agree[name].epistemic.item() == pytest.approx(0.0, abs=1e-9)
-    assert differ["y"].epistemic.item() == pytest.approx(4 / 5, abs=0.02)
-    assert differ["label"].epistemic.item() > 0.95
+    widened = differ["y"].variance[0, 0] / agree["y"].variance[0, 0]
+    assert widened.item() == pytest.approx(5.0, rel=0.1)
     assert differ["y"].mean[0, 0] == pytest.approx(agree["y"].mean[0, 0])
     assert differ["label"].probabilities[0].tolist() == pytest.approx([0.5, 0.5])
 
@@ -59,21 +54,19 @@ def test_moments_come_back_in_recorded_units(noise):
 
 def test_out_of_distribution_rows_alone_are_shrunk_to_the_base_rate():
     predicted, base = (
-        _predictions(21.0, 2.0, 0.8, 0.4, rows=2),
-        _predictions(1.0, 4.0, 0.2, 0.0, rows=2),
+        _predictions(21.0, 2.0, 0.8, rows=2),
+        _predictions(1.0, 4.0, 0.2, rows=2),
     )
     shrunk = shrink_to_base_rate(predicted, base, torch.tensor([False, True]))
     assert shrunk["y"].mean[:, 0].tolist() == pytest.approx([21.0, 3.0])
     between = 0.1 * 0.9 * (21.0 - 1.0) ** 2
     assert shrunk["y"].variance[:, 0].tolist() == pytest.approx([2.0, 0.2 + 3.6 + between])
     assert shrunk["label"].probabilities[:, 1].tolist() == pytest.approx([0.8, 0.26])
-    for name in ("y", "label"):
-        assert shrunk[name].epistemic.tolist() == pytest.approx([0.4, 0.94])
 
 
 def test_a_blend_is_its_parts_at_the_ends_and_a_mixture_between():
-    ensemble, linear = _predictions(1.0, 1.0, 0.8, 0.4), _predictions(5.0, 3.0, 0.2, 0.0)
-    base = _predictions(9.0, 5.0, 0.5, 0.0)
+    ensemble, linear = _predictions(1.0, 1.0, 0.8), _predictions(5.0, 3.0, 0.2)
+    base = _predictions(9.0, 5.0, 0.5)
     for weights, mean, variance, chance in (
         ((1, 0), 1, 1, 0.8),
         ((0, 1), 5, 3, 0.2),
@@ -85,11 +78,10 @@ def test_a_blend_is_its_parts_at_the_ends_and_a_mixture_between():
         assert mixed["y"].mean.item() == pytest.approx(mean)
         assert mixed["y"].variance.item() == pytest.approx(variance)
         assert mixed["label"].probabilities[0, 1].item() == pytest.approx(chance)
-        assert mixed["y"].epistemic.item() == mixed["label"].epistemic.item() == 0.4
 
 
 def test_each_target_is_blended_by_its_own_weights():
-    ensemble, linear = _predictions(1.0, 1.0, 0.8, 0.4), _predictions(5.0, 3.0, 0.2, 0.0)
+    ensemble, linear = _predictions(1.0, 1.0, 0.8), _predictions(5.0, 3.0, 0.2)
     mixed = blend(ensemble, linear, linear, {"y": (0.0, 1.0), "label": (1.0, 0.0)})
     assert mixed["y"].mean.item() == 5.0
     assert mixed["label"].probabilities[0, 1].item() == pytest.approx(0.8)
