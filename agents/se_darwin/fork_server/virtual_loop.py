@@ -2,23 +2,28 @@
 
 Its clock jumps to the next timer when nothing is ready, so `asyncio.sleep` and `asyncio.wait_for`
 cost nothing, and every run is the same. Where nothing is ready and no timer is left, a real loop
-would wait forever; this one raises `DeadlockError`. The functions of `time` show the same clock.
+would wait forever; this one raises `DeadlockError`. `time` and `datetime` show the same clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import inspect
 import sys
 import time
+from asyncio import runners
 from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from datetime import UTC, datetime, tzinfo
 from typing import Any, NoReturn
 
 from .canonical import MAX_ITEMS
 from .refusal import NotOfferedError
 
 _TICK = 1e-6  # seconds that each look at the clock takes, so that to wait for it ends
-_END_SECONDS = 1.0  # of the virtual clock, in which a cancelled task may end
+_END_SECONDS = 1.0  # of the virtual clock, in which a task that a test left behind may end
+_RUN_END_SECONDS = 60.0  # in which all tasks of an `asyncio.run` must
 
 
 class DeadlockError(RuntimeError):
@@ -26,6 +31,13 @@ class DeadlockError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("every task waits, and neither a timer nor another task can wake one")
+
+
+class EndlessTaskError(RuntimeError):
+    """A task goes on when it is cancelled: outside, `asyncio.run` would wait for it forever."""
+
+    def __init__(self) -> None:
+        super().__init__("a task does not end when it is cancelled")
 
 
 class VirtualClock:
@@ -41,11 +53,18 @@ class VirtualClock:
         self.seconds = 0.0
 
     def install(self) -> None:
-        """Let the functions of `time` show this clock, and `time.sleep` advance it."""
+        """Let `time` and `datetime` show this clock, and `time.sleep` advance it."""
         for name in self._began:
             setattr(time, name, _ClockFunction(self, name))
             setattr(time, f"{name}_ns", _ClockFunction(self, name, scale=10**9))
         vars(time)["sleep"] = _Sleep(self)
+        for name in ("localtime", "gmtime", "ctime"):
+            setattr(time, name, _TimeOf(name))
+        # `date.today` asks `time.time`; `now` asks the system. No subclass takes the place of the
+        # class, since programs have imported it and compare types.
+        [methods] = gc.get_referents(vars(datetime))
+        methods |= {"now": classmethod(_now), "utcnow": classmethod(_utcnow)}
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))
 
     def read(self, name: str) -> float:
         """Return what ``time.name`` shows; time passes by it."""
@@ -64,6 +83,24 @@ class _ClockFunction:
     def __call__(self) -> float:
         seconds = self._clock.read(self._name)
         return int(seconds * self._scale) if self._scale else seconds
+
+
+class _TimeOf:
+    """A function of `time` that takes the present time without an argument."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__, self._function = name, getattr(time, name)
+
+    def __call__(self, seconds: float | None = None, /) -> object:
+        return self._function(time.time() if seconds is None else seconds)
+
+
+def _now(cls: type[datetime], tz: tzinfo | None = None) -> datetime:
+    return cls.fromtimestamp(time.time(), tz)
+
+
+def _utcnow(cls: type[datetime]) -> datetime:
+    return cls.fromtimestamp(time.time(), UTC).replace(tzinfo=None)
 
 
 class _Sleep:
@@ -149,6 +186,7 @@ class _Policy(asyncio.DefaultEventLoopPolicy):
 def install() -> None:
     """Give this process the virtual clock and virtual event loops."""
     CLOCK.install()
+    vars(runners)["_cancel_all_tasks"] = _cancel_all_tasks
     begin()
 
 
@@ -158,6 +196,21 @@ def begin() -> None:
     asyncio._set_running_loop(None)
     asyncio.set_event_loop_policy(_Policy())
     _OF_TESTS[:] = [VirtualEventLoop()]
+
+
+def _cancel_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Do what that of `asyncio.runners` does, but wait for the tasks no longer than a minute.
+
+    Raises:
+        EndlessTaskError: One has not ended.
+    """
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        _, endless = loop.run_until_complete(asyncio.wait(left, timeout=_RUN_END_SECONDS))
+        if endless:
+            raise EndlessTaskError
 
 
 def adapt_packages() -> None:

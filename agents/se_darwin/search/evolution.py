@@ -258,8 +258,7 @@ class Evolution:
         """Remove edits that the repair does not need, one at a time, until every edit is needed."""
         for step in refine(repaired.edits):
             source = self._task.space.program(step.edits)
-            [child] = self._run([(step.edits, source)])
-            child = self._task.check_order(self._sandbox, child)
+            [child] = self._task.screen(self._sandbox, [(step.edits, source)])
             self.split["minimising"] += 1
             if child.score >= repaired.score:
                 return self.minimise(child)
@@ -401,17 +400,11 @@ class Evolution:
         if not self._is_news(parent):
             return self._features[self._root]
         if parent not in self._features:
-            [covered] = self._run([(parent.edits, parent.source)], coverage=True)
+            program = (parent.edits, parent.source)  # as it is screened, so that all checks end
+            [covered] = self._task.within.evaluate(self._sandbox, [program], coverage=True)
             self.split["coverage_runs"] += 1
             self._features[parent] = StepFeatures(self._task.space, covered)
         return self._features[parent]
-
-    def _run(
-        self, programs: list[tuple[frozenset[Edit], str]], *, coverage: bool = False
-    ) -> list[Evaluation]:
-        """Run *programs*; with *coverage* as they are screened, so that all checks end."""
-        task = self._task.within if coverage else self._task
-        return task.evaluate(self._sandbox, programs, coverage=coverage)
 
 
 def root_of(task: RepairTask, sandbox: Sandbox) -> Evaluation:

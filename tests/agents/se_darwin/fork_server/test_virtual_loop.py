@@ -160,14 +160,42 @@ def test_a_coroutine_function_is_confirmed_in_a_process_of_its_own(sandbox: Sand
         ("asyncio.ensure_future(solve(x)); return x + 1", True),
         ("while time.monotonic() < began + 60: await asyncio.sleep(0.5)\n    return x + 1", True),
         ("asyncio.set_event_loop_policy(None); return x + 1", True),
+        ("asyncio.ensure_future(stay()); await asyncio.sleep(0); return x + 1", False),
     ],
 )
 def test_nothing_hangs(sandbox: Sandbox, body: str, *, is_passed: bool) -> None:
     source = f"import asyncio, time\nbegan = time.monotonic()\nasync def solve(x):\n    {body}\n"
+    source += """
+async def stay():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+"""
     tests = "import asyncio\nfrom program import solve\n"
     tests += "def test_a():\n    assert asyncio.run(solve(1)) == 2\n"
 
     assert passed(sandbox, tests, source, screened=True) == {"test_a, line 4": is_passed}
+
+
+def test_dates_follow_the_clock(sandbox: Sandbox) -> None:
+    source = """
+import asyncio, time
+from datetime import UTC, date, datetime
+def looks():
+    seconds = time.mktime(time.localtime()), time.time()
+    return datetime.now(), datetime.utcnow(), datetime.now(UTC), datetime.today(), *seconds
+async def solve(x):
+    first, day = looks(), date.today()
+    await asyncio.sleep(86_400 * x)
+    assert (date.today() - day).days == x and type(looks()[0]) is datetime
+    return {round(getattr(b - a, "days", (b - a) / 86_400)) for a, b in zip(first, looks())}
+"""
+    tests = "import asyncio\nfrom program import solve\n"
+    tests += "def test_a():\n    assert asyncio.run(solve(3)) == {3}\n"
+
+    assert passed(sandbox, tests, source, screened=True) == {"test_a, line 4": True}
 
 
 def test_calls_are_awaited(sandbox: Sandbox) -> None:
