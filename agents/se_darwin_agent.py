@@ -34,6 +34,7 @@ from agents.se_darwin.solution.recording import Recording
 from agents.se_darwin.solution.request import EvolutionRequest, SearchProgress
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
+from agents.se_darwin.whole_file import WholeFile
 from infrastructure.agent_contract import RunContext, Transition
 from infrastructure.agent_contract.proposer import Proposer
 from infrastructure.agent_contract.transition import TransitionSpec
@@ -166,56 +167,10 @@ class SEDarwinAgent(WorldModelAgent):
         proposers = self._proposers | load_proposers(request.proposers)
         if request.function:
             return await self._repair(problem_description, request, proposers)
-        return await self._repair_one_of_many(problem_description, request, proposers)
-
-    async def _repair_one_of_many(
-        self, problem: str, request: EvolutionRequest, proposers: Mapping[str, Proposer]
-    ) -> EvolutionResult:
-        """Try the functions that failing tests visit, the most suspicious first, until one works.
-
-        Each may take half of the time and of the candidates that are left, the last one all.
-        Returns the result of the one that is repaired, or else of the one nearest to it.
-        """
-        started = time.monotonic()
         timeout = request.timeout_seconds or self._timeout_seconds
-        found = await asyncio.to_thread(request.suspicious_functions, timeout)
-        tried: list[str] = []
-        best: EvolutionResult | None = None
-        evaluations_left = request.max_evaluations
-        for number, function in enumerate(found, 1):
-            share = 1.0 if number == len(found) else 0.5
-            left = (request.max_seconds or math.inf) - (time.monotonic() - started)
-            if left <= 0.0 or evaluations_left <= 0:
-                break
-            changes: dict[str, object] = {
-                "function": function.name,
-                "max_seconds": None if left == math.inf else share * left,
-                "max_evaluations": max(1, int(share * evaluations_left)),
-            }
-            try:
-                part = request.model_copy(update=changes)
-                result = await self._repair(problem, part, proposers)
-            except ValueError as error:  # its tests cannot be run with that function
-                tried.append(f"{function}: not tried: {error}")
-                continue
-            evaluations_left -= int(result["pool_statistics"]["evaluations"])
-            is_repaired = result["success"] and bool(result["best_trajectory"]["edits"])
-            outcome = "repaired" if is_repaired else f"not repaired ({result['ended']})"
-            tried.append(f"{function}: {outcome}")
-            if best is None or is_repaired or result["best_score"] > best["best_score"]:
-                best = result
-            if is_repaired:
-                others = function.all_failing - function.failing
-                if others:
-                    tried.append(f"again, for {others} failing checks that do not visit it")
-                break
-            if result["ended"] == "stopped":
-                break
-        if best is None:
-            reasons = "; ".join(tried) or "no time was left"
-            raise ValueError(f"no function could be tried: {reasons}")
-        best["functions"] = tried
-        return best
+        return await WholeFile(
+            request, timeout, lambda part: self._repair(problem_description, part, proposers)
+        ).result()
 
     async def _repair(
         self,
@@ -283,8 +238,9 @@ class SEDarwinAgent(WorldModelAgent):
             ends, given = time.monotonic() + (request.max_seconds or math.inf), request
             if not given.function:
                 timeout = request.timeout_seconds or self._timeout_seconds
-                first = request.suspicious_functions(timeout)[0]
-                given = request.model_copy(update={"function": first.name})
+                found = request.localize(timeout)
+                found.require_failures()
+                given = request.model_copy(update={"function": found.functions[0].name})
             proposals = self._proposals(problem_description, given, proposers)
             with given.sandbox() as sandbox:
                 task = self._run_given(given, sandbox, ends)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypedDict
 
 from infrastructure.agent_contract.proposer import EDITS
@@ -37,6 +39,30 @@ class ProposerReport(TypedDict):
     share: float
     problem: str
     summary: str
+
+
+def combined(searches: Iterable[Sequence[ProposerReport]]) -> list[ProposerReport]:
+    """Return the reports of several searches, with the same proposers, as one of each proposer.
+
+    Share, problem and summary are those of the last search.
+    """
+    reports: dict[str, ProposerReport] = {}
+    for report in chain.from_iterable(searches):
+        before = reports.get(report["name"])
+        reports[report["name"]] = (
+            {**report}
+            if before is None
+            else {
+                **report,
+                "proposed": before["proposed"] + report["proposed"],
+                "run": before["run"] + report["run"],
+                "descendants": before["descendants"] + report["descendants"],
+                "gained": before["gained"] + report["gained"],
+                "repairs": before["repairs"] + report["repairs"],
+                "dropped": dict(Counter(before["dropped"]) + Counter(report["dropped"])),
+            }
+        )
+    return list(reports.values())
 
 
 def worth(score: float, given: float) -> float:

@@ -14,6 +14,7 @@ from agents.se_darwin.edits.edit_space import definition_of
 from agents.se_darwin.edits.nodes import FunctionNode
 from agents.se_darwin.sandbox import Execution, Limits, PytestSuite, PytestSuiteError, Sandbox
 from agents.se_darwin.sandbox.execution import TestCase
+from agents.se_darwin.solution.preparation import list_checks
 from agents.se_darwin.tasks.evaluation import ochiai
 
 MOST_FUNCTIONS = 5
@@ -47,42 +48,80 @@ class SuspiciousFunction:
         )
 
 
-def suspicious_functions(
-    suite: PytestSuite, sandbox: Sandbox, limits: Limits
-) -> list[SuspiciousFunction]:
-    """Return at most `MOST_FUNCTIONS` functions of the suite's program, the most suspicious first.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Localization:
+    """What the tests of a whole file say.
 
-    Of equally suspicious ones, those in which an exception is raised come first, then the shorter.
-
-    Args:
-        suite: All tests of the program.
-        sandbox: Sandbox in which they run.
-        limits: Limits of all tests together.
-
-    Raises:
-        PytestSuiteError: The tests cannot be run, do not end, all pass, or fail in no function.
+    Attributes:
+        checks: Names of all checks that can be run.
+        passed: Whether the program passes each.
+        functions: At most `MOST_FUNCTIONS` functions that failing checks visit, the most suspicious
+            first. Of equally suspicious ones, those in which an exception is raised come first,
+            then the shorter.
+        left_out: Why a test cannot be run, for each such test.
     """
-    code = suite.program.code
-    suite = replace(sandbox.collect(suite, function="", limits=limits), within=True)
-    [execution] = sandbox.run([code], suite, function="", coverage=True, limits=limits)
-    cases = suite.cases()
-    passed = [case.passes(output) for case, output in zip(cases, execution.outputs, strict=True)]
-    if all(passed):
-        raise PytestSuiteError(f"nothing to repair: all {len(cases)} checks pass")
+
+    checks: tuple[str, ...]
+    passed: tuple[bool, ...]
+    functions: tuple[SuspiciousFunction, ...]
+    left_out: tuple[str, ...]
+
+    @classmethod
+    def of(cls, suite: PytestSuite, sandbox: Sandbox, limits: Limits) -> Localization:
+        """Run *suite*, all tests of a program, in *sandbox* within *limits*.
+
+        Raises:
+            PytestSuiteError: The tests cannot be run.
+        """
+        code = suite.program.code
+        suite = replace(list_checks(suite, "", sandbox, limits), within=True)
+        [execution] = sandbox.run([code], suite, function="", coverage=True, limits=limits)
+        if execution.refused:
+            suite = list_checks(suite.without(execution.refused, ""), "", sandbox, limits)
+            [execution] = sandbox.run([code], suite, function="", coverage=True, limits=limits)
+        cases = suite.cases()
+        pairs = zip(cases, execution.outputs, strict=True)
+        passed = tuple(case.passes(output) for case, output in pairs)
+        return cls(
+            checks=suite.checks,
+            passed=passed,
+            functions=tuple(_suspicious(code, cases, execution, passed)),
+            left_out=suite.left_out,
+        )
+
+    @property
+    def failing(self) -> list[str]:
+        """Names of the checks that the program fails."""
+        pairs = zip(self.checks, self.passed, strict=True)
+        return [name for name, is_passed in pairs if not is_passed]
+
+    def require_failures(self) -> None:
+        """Raise an error if there is nothing to repair, or no function to try.
+
+        Raises:
+            PytestSuiteError: All checks pass, or no failing one visits a function.
+        """
+        if all(self.passed):
+            raise PytestSuiteError(f"nothing to repair: all {len(self.checks)} checks pass")
+        if not self.functions:
+            raise PytestSuiteError(
+                f"no failing check visits a function of the program ({self.failing[0]} fails "
+                "outside): name the function, FILE::FUNCTION"
+            )
+
+
+def _suspicious(
+    code: str, cases: Sequence[TestCase], execution: Execution, passed: Sequence[bool]
+) -> list[SuspiciousFunction]:
     visited = list(_visited(cases, execution))
+    functions = dict(_functions(ast.parse(code).body))
     found = [
         function
-        for name, node in _functions(ast.parse(code).body)
+        for name, node in functions.items()
         if (function := _measure(name, node, visited, passed)) is not None
     ]
-    if not found:
-        failing = _first_failing(cases, passed)
-        raise PytestSuiteError(
-            f"no failing check visits a function of the program ({failing} fails outside): name "
-            "the function, FILE::FUNCTION"
-        )
     raising = {-line for output in execution.outputs if output for line in output.lines if line < 0}
-    lines = {name: _lines(node) for name, node in _functions(ast.parse(code).body)}
+    lines = {name: _lines(node) for name, node in functions.items()}
     found.sort(
         key=lambda function: (
             -function.suspicion,
@@ -146,7 +185,3 @@ def _lines(node: FunctionNode) -> range:
     """Lines that run when the function is called, not when it is defined."""
     last = node.body[-1]
     return range(max(node.lineno + 1, node.body[0].lineno), (last.end_lineno or last.lineno) + 1)
-
-
-def _first_failing(cases: Sequence[TestCase], passed: Sequence[bool]) -> str:
-    return str(cases[list(passed).index(False)].arguments[0])

@@ -65,7 +65,13 @@ def prepare_task(
 def _with_checks(
     task: RepairTask, suite: PytestSuite, sandbox: Sandbox, limits: Limits
 ) -> RepairTask:
-    """Return *task* with the checks of *suite*.
+    """Return *task* with the checks of *suite*; see `list_checks`."""
+    collected = list_checks(suite, task.function, sandbox, limits)
+    return replace(task, suite=collected, tests=collected.cases())
+
+
+def list_checks(suite: PytestSuite, function: str, sandbox: Sandbox, limits: Limits) -> PytestSuite:
+    """Return *suite* with its checks.
 
     Modules that are not there yet, because a package imports them when something in it is first
     read, are imported into *sandbox*.
@@ -76,15 +82,14 @@ def _with_checks(
     own_modules = module_names(suite.program.own_modules)
     for _ in range(_MOST_LAZY_IMPORTS):
         try:
-            collected = sandbox.collect(suite, function=task.function, limits=limits)
+            collected = sandbox.collect(suite, function=function, limits=limits)
         except PytestSuiteError as error:
             if not _import_missing(sandbox, error.missing_modules):
                 raise
         else:
             if not _import_missing(sandbox, collected.missing_modules, own_modules):
-                return replace(task, suite=collected, tests=collected.cases())
-    collected = sandbox.collect(suite, function=task.function, limits=limits)
-    return replace(task, suite=collected, tests=collected.cases())
+                return collected
+    return sandbox.collect(suite, function=function, limits=limits)
 
 
 def _import_missing(

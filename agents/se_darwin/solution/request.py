@@ -37,7 +37,7 @@ from agents.se_darwin.solution.imports import (
     needed_modules,
     package_folders,
 )
-from agents.se_darwin.solution.localization import SuspiciousFunction, suspicious_functions
+from agents.se_darwin.solution.localization import Localization
 from agents.se_darwin.solution.preparation import prepare_task
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.set_order import HASH_SEEDS
@@ -320,14 +320,14 @@ class EvolutionRequest(BaseModel):
             task, self._suite(), sandbox, most=limits, in_one_process=self._shares_process()
         )
 
-    def suspicious_functions(self, timeout_seconds: float) -> list[SuspiciousFunction]:
-        """Return what to repair if *function* is empty; see `suspicious_functions`."""
+    def localize(self, timeout_seconds: float) -> Localization:
+        """Run all tests of *test_code*; see `Localization.of`."""
         suite = self._suite()
         if suite is None:
             raise ValueError("give test_code (a test module)")
         limits = Limits(cpu_seconds=timeout_seconds, wall_seconds=timeout_seconds)
         with self.sandbox() as sandbox:
-            return suspicious_functions(suite, sandbox, limits)
+            return Localization.of(suite, sandbox, limits)
 
     def _suite(self) -> PytestSuite | None:
         if not self.test_code:

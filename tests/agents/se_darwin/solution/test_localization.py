@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
 from agents.se_darwin.sandbox import PytestSuiteError
 from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin_agent import SEDarwinAgent
+from infrastructure.agent_contract.proposer import ProposalRequest, ProposedFunction
 
 pytestmark = pytest.mark.process
 
@@ -51,7 +53,7 @@ def test_bill():
 def test_functions_are_ordered_by_what_failing_and_passing_checks_visit() -> None:
     request = EvolutionRequest(code=CODE, function="", test_code=TESTS)
 
-    found = request.suspicious_functions(5.0)
+    found = request.localize(5.0).functions
 
     assert [function.name for function in found] == [
         "Basket.reduced",
@@ -76,7 +78,7 @@ def test_without_a_suspicious_function_the_caller_is_told_why(code: str, message
     request = EvolutionRequest(code=code, function="", test_code=TESTS)
 
     with pytest.raises(PytestSuiteError, match=message):
-        request.suspicious_functions(5.0)
+        request.localize(5.0).require_failures()
 
 
 def test_the_functions_are_tried_until_one_is_repaired() -> None:
@@ -91,3 +93,76 @@ def test_the_functions_are_tried_until_one_is_repaired() -> None:
     assert "{Basket(prices).reduced(rate):.2f}" in result["best_trajectory"]["code_after"]
     assert result["functions"][-1].startswith("bill (line 20): suspicion 1.00, visited by 2 of 2")
     assert result["functions"][-1].endswith("passing checks: repaired")
+
+
+TWO = """
+def low(x, a):
+    return x <= a
+
+def high(x, b):
+    return x <= b
+"""
+TESTS_OF_TWO = """
+from program import low, high
+def test_low():
+    assert low(1, 2) is True
+    assert low(2, 2) is False
+def test_high():
+    assert high(1, 2) is False
+    assert high(3, 2) is True
+"""
+
+
+def test_all_tests_of_the_file_decide() -> None:
+    context: dict[str, object] = {"code": TWO, "function": "", "ranker": "suspicion"}
+    context |= {"max_evaluations": 150, "max_seconds": 40.0}
+
+    both = asyncio.run(SEDarwinAgent().evolve_solution("", context | {"test_code": TESTS_OF_TWO}))
+    tests = TESTS_OF_TWO.replace("low(1, 2) is True", "low(1, 2) == 'never'")
+    one = asyncio.run(SEDarwinAgent().evolve_solution("", context | {"test_code": tests}))
+
+    assert both["success"]
+    assert both["best_trajectory"]["test_results"] == [True] * 4
+    assert both["best_trajectory"]["diff"].count("\n-") == 2
+    assert [line.rpartition(": ")[2] for line in both["functions"]] == ["repaired"] * 2
+    assert not one["success"]
+    assert "x <= b" not in one["best_trajectory"]["code_after"]
+    assert one["failing"][0] == "test_low, line 4"
+    assert one["certainty"] is None
+
+
+class Wordy:
+    """A proposer that writes as many wrong functions as it may."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    def propose(self, request: ProposalRequest) -> Iterator[ProposedFunction]:
+        self.asked.append((request.function, request.candidates))
+        for number in range(request.candidates):
+            code = f"def {request.function}(x, a):\n    return [{number}]"
+            yield ProposedFunction(code=code)
+
+    def preview(self, request: ProposalRequest) -> str:
+        return ""
+
+    def summary(self) -> str:
+        return ""
+
+
+def test_the_functions_share_what_is_proposed() -> None:
+    tests = TESTS_OF_TWO.replace("low(1, 2) is True", "low(1, 2) == 'never'")
+    tests = tests.replace("high(1, 2) is False", "high(1, 2) == 'never'")
+    wordy = Wordy()
+    context = {"code": TWO, "function": "", "test_code": tests, "max_evaluations": 60}
+
+    result = asyncio.run(
+        SEDarwinAgent(proposers={"wordy": wordy}).evolve_solution(
+            "", {**context, "max_proposals": 8, "max_seconds": 30.0, "ranker": "suspicion"}
+        )
+    )
+
+    assert not result["success"]
+    assert {function for function, _ in wordy.asked} == {"low", "high"}
+    assert wordy.asked[0][1] == 4
+    assert next(each for each in result["proposers"] if each["name"] == "wordy")["proposed"] == 8
