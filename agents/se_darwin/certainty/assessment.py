@@ -18,6 +18,7 @@ from agents.se_darwin.certainty.choice import (
 )
 from agents.se_darwin.certainty.examples import Examples
 from agents.se_darwin.certainty.inputs import ProgramInput, make_inputs
+from agents.se_darwin.certainty.memorised import Memory
 from agents.se_darwin.certainty.question import (
     Question,
     choose_question,
@@ -73,6 +74,7 @@ class Assessment:
         seconds: Time that the assessment took.
         places: Number of places that the chosen repair changes: its edits, or its new lines if it
             replaces the whole function.
+        is_memorised: Whether the chosen repair probably repeats values of the checks.
     """
 
     root: Evaluation
@@ -87,6 +89,7 @@ class Assessment:
     note: str
     seconds: float
     places: int
+    is_memorised: bool
 
     @property
     def chosen(self) -> Evaluation:
@@ -183,8 +186,15 @@ class Assessor:
         compared = rivals.repairs[: len(behaviours)]
         chances = edit_chances(task, root, self.ranker)
 
+        memory = Memory.of(task, root, calls)
+        memorised = {
+            repair
+            for repair, behaviour in zip(compared, behaviours, strict=True)
+            if memory.is_repeated(repair, behaviour, comparison.given, inputs)
+        }
+
         def evidence(repair: Evaluation) -> float:
-            wrong = len(contradicted.get(repair, ()))
+            wrong = len(contradicted.get(repair, ())) + (repair in memorised)
             of_edits = weigh_evidence(log_chance(repair.edits, chances), wrong)
             agreement = evolution.proposals.agreement(repair.source)
             if not agreement:
@@ -218,6 +228,7 @@ class Assessor:
             note=_note(calls, rivals, compared),
             seconds=time.monotonic() - began,
             places=size_of(task.space, candidates[0].repair.edits),
+            is_memorised=candidates[0].repair in memorised,
         )
 
     def _compare(
@@ -225,7 +236,7 @@ class Assessor:
     ) -> _Comparison:
         """Run the program as given and its *repairs* on inputs made from *calls*.
 
-        Without time to run two repairs, the comparison is of the first one on no input.
+        Without time to run all of them, the comparison is of the first repair on no input.
         """
         deadline = began + self.seconds
         inputs = make_inputs(calls, _input_count(root, calls), Random(self.seed))
@@ -236,12 +247,9 @@ class Assessor:
             recorded=len(calls),
             deadline=deadline,
         )
-        given: Behaviour = ()
-        behaviours: list[Behaviour] = []
-        if len(repairs) > 1:
-            sources = [evaluation.source for evaluation in (root, *repairs)]
-            given, *behaviours = replay.run(sources, self._stop_at(deadline)) or [()]
-        if len(behaviours) < 2:
+        sources = [evaluation.source for evaluation in (root, *repairs)]
+        given, *behaviours = replay.run(sources, self._stop_at(deadline)) or [()]
+        if len(behaviours) < min(2, len(repairs)):
             return _Comparison(inputs=[], given=(), behaviours=[()])
         useful = informative(behaviours, given)
         return _Comparison(

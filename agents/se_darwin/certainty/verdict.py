@@ -42,7 +42,8 @@ class Certainty(TypedDict):
     ``repairs`` those found, the chosen one included, ``behaviours`` their groups that do the
     same on all ``inputs``, and ``differing`` the inputs on which not all do the same.
     ``examples`` are those in the docstring, if they count; ``contradicted`` those that the repair
-    contradicts. ``is_first`` tells whether the chosen repair is the first one found. ``others``
+    contradicts; ``memorised`` tells whether it probably repeats values of the checks, and
+    ``is_first`` whether it is the first repair found. ``others``
     are repairs of the other groups, ``note`` tells what could not be done, and ``seconds`` how
     long all this took.
     """
@@ -61,6 +62,7 @@ class Certainty(TypedDict):
     differing: int
     examples: int
     contradicted: int
+    memorised: bool
     is_first: bool
     others: list[OtherRepair]
     note: str
@@ -97,6 +99,7 @@ def describe_certainty(
         differing=assessment.differing,
         examples=assessment.examples,
         contradicted=len(assessment.contradicted),
+        memorised=assessment.is_memorised,
         is_first=chosen.repair is assessment.rivals.repairs[0],
         others=[
             _other(group, chosen, describer, request)
@@ -110,8 +113,8 @@ def describe_certainty(
 def _level(assessment: Assessment, behaviours: int) -> Level:
     """Return ``weakly supported`` if repairs differ or few were looked for, or for few checks.
 
-    Also if few inputs were compared, if it returns None where no call of the tests does, or if it
-    contradicts an example in the docstring.
+    Also if few inputs were compared, if it returns None where no call of the tests does, if it
+    contradicts an example in the docstring, or if it repeats values of the checks.
     """
     edits, checks = assessment.places, len(assessment.chosen.passed)
     rivals, compared = assessment.rivals, len(assessment.candidates)
@@ -124,6 +127,7 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
         or not (is_searched and is_compared)
         or assessment.without_result is not None
         or bool(assessment.contradicted)
+        or assessment.is_memorised
         or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
     )
     return "weakly supported" if is_weak else "well supported"
@@ -141,6 +145,8 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
         how = f"contradicts {wrong} of the" if wrong else "agrees with the"
         noun = "example" if assessment.examples == 1 else "examples"
         parts.append(f"{how} {assessment.examples} {noun} in the docstring")
+    if assessment.is_memorised:
+        parts.append("it repeats values of the checks, and probably computes nothing")
     others, candidates = len(assessment.rivals.repairs) - 1, assessment.rivals.candidates
     inputs = len(assessment.inputs)
     if not others:

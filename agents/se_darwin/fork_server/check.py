@@ -50,8 +50,14 @@ class Check:
         self.calls: list[Call] = []
 
     def equal(self, actual: object, expected: object) -> object:
-        """Return ``actual == expected``; if they differ, keep both for the report."""
+        """Return ``actual == expected``; if they differ, keep both for the report.
+
+        They also differ if a class that the candidate has added decides it.
+        """
         is_equal = actual == expected
+        if is_equal and (name := self._candidate.own_equality(actual, expected)):
+            self._difference = Failure("strange", f"a {name} has an equality of its own", "")
+            return False
         if not is_equal:
             with suppress(UncomparableError):
                 self._difference = Failure("value", canonical(actual), canonical(expected))

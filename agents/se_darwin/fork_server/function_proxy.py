@@ -164,6 +164,9 @@ class FunctionProxy:
     def grant_time(self) -> None:
         """Do nothing: in a process of its own the candidate has the time of the process."""
 
+    def own_equality(self, *values: object) -> None:
+        """Return None: the wire makes no object of a class that the candidate has added."""
+
     def take_calls(self) -> list[Call]:
         """Return the calls made since the last call of this method, at most `MAX_CALLS`."""
         calls, self._made = self._made, []

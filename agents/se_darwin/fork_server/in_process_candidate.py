@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from .own_equality import own_equality
 from .wire import Call
 
 CANDIDATE_FILE = "<candidate>"
@@ -49,13 +50,15 @@ class InProcessCandidate:
 
     Args:
         coverage: Whether to see which lines run.
+        module: Name of the program's module.
+        given: Source of the program as given; empty if no candidate is to be judged.
 
     Attributes:
         keeps_calls: Not used: calls are seen in a process of their own only.
     """
 
-    def __init__(self, coverage: bool) -> None:
-        self._coverage = coverage
+    def __init__(self, coverage: bool, module: str = "", given: str = "") -> None:
+        self._coverage, self._module, self._given = coverage, module, given
         self._lines: set[int] = set()
         self.keeps_calls = False
 
@@ -88,6 +91,11 @@ class InProcessCandidate:
     def take_calls(self) -> list[Call]:
         """Return no calls."""
         return []
+
+    def own_equality(self, *values: object) -> str | None:
+        """Return the name of a class in *values* whose ``==`` the candidate has added, if any."""
+        given = self._given
+        return own_equality(values, self._module, CANDIDATE_FILE, given) if given else None
 
     def has_raised(self, error: BaseException) -> bool:
         """Whether *error* passed through the candidate."""

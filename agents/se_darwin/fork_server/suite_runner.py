@@ -73,7 +73,8 @@ def run_within(
 
     def open_runner() -> SuiteRunner:
         import_program(suite["module"], source, CANDIDATE_FILE, suite["own_modules"])
-        return SuiteRunner(suite, InProcessCandidate(coverage))
+        candidate = InProcessCandidate(coverage, suite["module"], suite["program"])
+        return SuiteRunner(suite, candidate)
 
     return _run(open_runner, function, task)
 

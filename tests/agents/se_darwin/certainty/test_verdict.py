@@ -38,6 +38,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
         candidates_run: int = 20,
         is_cut: bool = False,
         contradicted: tuple[str, ...] = (),
+        is_memorised: bool = False,
     ) -> Certainty:
         repairs = [repair(edits, (True,) * checks) for _ in results]
         wire = Wire(ProgramNames(ModuleType("program")))
@@ -68,6 +69,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
             note="",
             seconds=0.5,
             places=edits,
+            is_memorised=is_memorised,
         )
         request = EvolutionRequest.from_context(
             {"code": CODE, "function": "solve", "tests": [((1,), 2)]}
@@ -162,3 +164,13 @@ def test_a_repair_that_returns_nothing_leaves_a_question(
     assert certainty["level"] == "weakly supported"
     assert certainty["question"].startswith("solve(2) returns None with this repair, ")
     assert describe(("None", "2", "None"))["question"] == ""
+
+
+def test_a_repair_that_repeats_the_tests_is_weakly_supported(
+    describe: Callable[..., Certainty],
+) -> None:
+    certainty = describe(("1", "2"), candidates_run=200, is_memorised=True)
+
+    assert certainty["level"] == "weakly supported"
+    assert certainty["memorised"]
+    assert "repeats values of the checks" in certainty["summary"]

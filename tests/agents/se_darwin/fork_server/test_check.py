@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from agents.se_darwin.fork_server.check import PASSED
 from agents.se_darwin.sandbox import Sandbox
 from tests.agents.se_darwin.suites import PROGRAM, passed, prepare, run
 
@@ -140,3 +143,39 @@ def test_a_value_that_is_not_plain_data_is_strange(sandbox: Sandbox, body: str) 
 )
 def test_a_candidate_without_a_readable_answer_is_lost(sandbox: Sandbox, source: str) -> None:
     assert first_outcome(sandbox, "assert len(mod.solve(1)) == 5 << 20", source) is None
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "type('E', (int,), {'__eq__': lambda s, o: True, '__hash__': int.__hash__})(x)",
+        "[type('E', (int,), {'__eq__': lambda s, o: True})(x)]",
+        "type('E', (), {'__eq__': bool})()",
+    ],
+)
+def test_a_value_whose_class_the_candidate_has_added_equals_nothing(
+    sandbox: Sandbox, result: str
+) -> None:
+    tests = """
+from mod import solve
+def test_a():
+    assert solve(1) == 2
+    assert [7] == solve(1)
+    assert solve(1)
+"""
+    suite = replace(prepare(sandbox, tests), within=True)
+    execution = run(sandbox, suite, PROGRAM.replace("return x + 1", f"return {result}"))
+    *compared, kept = execution.outputs
+    assert not any(output is not None and output.text == PASSED for output in compared)
+    assert kept is not None
+    assert kept.text == PASSED
+
+
+def test_a_class_of_the_program_may_have_its_own_equality(sandbox: Sandbox) -> None:
+    program = PROGRAM.replace("return x + 1", "return [Near(x)]")
+    program += "class Near(int):\n    def __eq__(self, other): return abs(self - other) < 2\n"
+    tests = "from mod import solve\ndef test_a():\n    assert solve(1) == [2]\n"
+    suite = replace(prepare(sandbox, tests, program), within=True)
+    [output] = run(sandbox, suite, program).outputs
+    assert output is not None
+    assert output.text == PASSED

@@ -1,0 +1,59 @@
+"""Values whose own ``==`` decides a check: a candidate may not bring its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .object_fields import fields_of
+
+_MOST_VALUES = 10_000
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range)
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code has made
+_METHODS = ("__eq__", "__ne__")
+
+
+def own_equality(values: Iterable[object], module: str, file: str, given: str) -> str | None:
+    """Return the name of a class in *values* whose ``==`` a candidate has defined; None without.
+
+    Args:
+        values: Values that were compared; also what they contain is looked at.
+        module: Name of the candidate's module.
+        file: Name of its file.
+        given: Source of the program as given, whose classes may define theirs.
+    """
+    pending, seen = list(values), set[int]()
+    while pending and len(seen) < _MOST_VALUES:
+        value = pending.pop()
+        kind = type(value)
+        if kind in _PLAIN or id(value) in seen:
+            continue
+        seen.add(id(value))
+        for method in _METHODS:
+            owner = next(each for each in kind.__mro__ if method in vars(each))
+            if _is_of(owner, method, module, file) and owner.__name__ not in _classes(given):
+                return owner.__name__
+        pending += _parts(value)
+    return None
+
+
+def _is_of(owner: type, method: str, module: str, file: str) -> bool:
+    code = getattr(vars(owner)[method], "__code__", None)
+    is_made = bool(owner.__flags__ & _HEAP_TYPE)
+    return is_made and (owner.__module__ == module or getattr(code, "co_filename", "") == file)
+
+
+def _parts(value: Any) -> Iterator[object]:  # noqa: ANN401 - any value
+    if isinstance(value, Mapping):
+        yield from value.keys()
+        yield from value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from value
+    elif not isinstance(value, type):
+        yield from fields_of(value).values()
+
+
+def _classes(source: str) -> set[str]:
+    """Names of all classes that *source* defines."""
+    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
