@@ -11,7 +11,11 @@ import torch
 
 from genesis_fp16.worker.attempt import Attempt
 from infrastructure.agent_contract import Job
-from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
+from infrastructure.agent_contract.agent import (
+    InsufficientDataError,
+    MisconfiguredError,
+    RecordedTransitions,
+)
 from infrastructure.events import Role
 from infrastructure.training.precision.heads import output_head
 from infrastructure.training.rounds import kind_of
@@ -23,6 +27,7 @@ def build_job(attempt: Attempt, transitions: RecordedTransitions) -> Job:
 
     Raises:
         InsufficientDataError: There are too few transitions.
+        MisconfiguredError: A part to keep in FP32 is not the job's.
         StoppedError: A command to stop has arrived.
         TypeError: The agent returned something else.
     """
@@ -35,7 +40,10 @@ def build_job(attempt: Attempt, transitions: RecordedTransitions) -> Job:
         raise TypeError(f"build_job() must return TrainingJob or OnPolicyJob, got {got}")
     head = attempt.spec.fp32_head and Role.POLICY in kind_of(job).roles
     heads = (output_head(job.model),) if head else ()
-    return replace(job, keep_fp32=(*job.keep_fp32, *attempt.spec.keep_fp32, *heads))
+    try:
+        return replace(job, keep_fp32=(*job.keep_fp32, *attempt.spec.keep_fp32, *heads))
+    except ValueError as error:  # a part that the operator has named, and the job does not have
+        raise MisconfiguredError(f"KEEP_FP32 of {attempt.spec.agent}: {error}") from error
 
 
 def job_of_now(attempt: Attempt) -> tuple[Job, Path, BufferSnapshot]:

@@ -75,6 +75,12 @@ def test_a_policy_that_cannot_work_is_never_retried(
     assert remedy in finished.error
 
 
+def test_a_part_that_the_operator_misspells_is_never_retried(attempt: Attempt) -> None:
+    finished = attempt("none", keep_fp32=("part:crtic",))
+    assert finished.outcome == "misconfigured"
+    assert "KEEP_FP32 of policy: keep_fp32 names 'part:crtic'" in finished.error
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "remedy"),
     [
