@@ -223,7 +223,7 @@ class JointLoss:
         Raises:
             ValueError: No part is called *only*.
         """
-        exact = getattr(forward, "in_fp32", lambda: forward)()
+        exact = getattr(forward, "in_fp32", lambda: forward)() if self.fp32 else forward
         computed, losses = Computed(self.parts[0]), []
         for part in self.parts:
             computed.part = part

@@ -14,7 +14,13 @@ from infrastructure.agent_contract import TrainingJob
 from infrastructure.agent_contract.parts import NotComputedError
 from infrastructure.events import PrecisionState, SetPrecision
 from infrastructure.events.command import Command, Stop
-from infrastructure.events.event import BaseEvent, Notice, PrecisionChanged, StepStats
+from infrastructure.events.event import (
+    BaseEvent,
+    BaselineCompared,
+    Notice,
+    PrecisionChanged,
+    StepStats,
+)
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.checkpoints import CheckpointError
 from infrastructure.training.diagnostics.fp32_check import check_fp32_step
@@ -110,6 +116,19 @@ def test_what_was_raised_in_a_running_job_resumes_bit_for_bit(raised, tmp_path):
     assert not torch.equal(
         weights(half)["critics.1.0.weight"], weights(resumed)["critics.1.0.weight"]
     )
+
+
+@pytest.mark.parametrize(("raised", "agrees"), [((), False), (("part:actor",), True)])
+def test_comparisons_with_fp32_see_each_part_in_its_precision(raised, agrees, tmp_path):
+    def steep(forward, batch, computed):
+        return 1e12 * PARTS[1].loss(forward, batch, computed)
+
+    job = make_job(parts=[PARTS[0], replace(PARTS[1], loss=steep), PARTS[2]])
+    state = PrecisionState(requested="fp16", effective="fp16", reason="default", modules=raised)
+    stop = at_call(8, Stop(reason="test"))
+    _, events = run(job, tmp_path, stop, precision=state, baseline_interval_steps=5)
+    [compared, *_] = [event for event in events if isinstance(event, BaselineCompared)]
+    assert (compared.gradient_error < 0.05) is agrees
 
 
 def test_a_flip_holds_for_all_parts_from_the_next_batch_on(tmp_path):
