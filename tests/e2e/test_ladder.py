@@ -82,5 +82,5 @@ def test_only_the_guilty_module_stays_in_fp32(daemon) -> None:
 
 
 def test_kills_and_commands_leave_one_state(daemon) -> None:
-    daemon.configure(GENESIS_GUARD_REENABLE="auto", GENESIS_GUARD_COOLDOWN_SECONDS=20)
+    daemon.configure(GENESIS_GUARD_REENABLE="auto", GENESIS_GUARD_COOLDOWN_SECONDS=60)
     play(daemon.start(), rounds=2, seed=2)

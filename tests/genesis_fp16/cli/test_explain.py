@@ -20,13 +20,14 @@ from genesis_fp16.guard.guard import Guard
 from genesis_fp16.runs.retention import Retention
 from genesis_fp16.settings import load_settings
 from genesis_fp16.store import Store
-from infrastructure.events import EventWriter
+from infrastructure.events import EventWriter, Role
 from infrastructure.events.event import (
     BaselineCompared,
     CheckpointSaved,
     LostUpdatesMeasured,
     MismatchMeasured,
     OverflowDiagnosed,
+    RungSearched,
     StepStats,
 )
 from infrastructure.events.mismatch_report import Combination, MismatchReport
@@ -299,6 +300,19 @@ def test_a_trip_is_shown_with_its_numbers_and_how_to_undo_it(ask: Ask, tripped: 
         assert said in output
     [line] = [line for line in output.splitlines() if line.startswith("All numbers")]
     assert json.loads(Path(line.split()[-1]).read_text())["trigger"] == "overflow_storm"
+
+
+def test_a_policys_other_half_type_is_explained_in_a_word(
+    ask: Ask, store: Store, tripped: Run, folder: Path
+) -> None:
+    roles = (Role.POLICY, Role.ROLLOUT, Role.REFERENCE)
+    found = RungSearched(step=1, cause="half_type", half_type="bf16", roles=roles, reason="so")
+    guard = Guard(store, load_settings())
+    guard.on_event("a", tripped.id, found)
+    guard.refresh()
+    assert "What now BF16 in place of the other half type in every run until" in words(ask)
+    (folder / ".env").write_text("GENESIS_GUARD_LADDER=false\n")
+    assert "What now FP32 for all: GENESIS_GUARD_LADDER is false" in words(ask)
 
 
 def test_an_automatic_return_is_shown(ask: Ask, tripped: Run, folder: Path) -> None:
