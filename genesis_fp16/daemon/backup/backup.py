@@ -21,6 +21,7 @@ from genesis_fp16.daemon.backup.files import (
     RestlessError,
     copy_at_rest,
     digest,
+    flush,
     links,
     read_regular,
 )
@@ -111,6 +112,7 @@ def _back_up(settings: Settings, folder: Path) -> Facts:
             raise StoreError(f"the database cannot be saved: {error}; try again") from error
         except RestlessError as error:
             raise BackupError(f"{error}: pause the agents (agents pause --all --now)") from error
+        flush(saved)
         facts = Facts(
             format=FORMAT,
             release=genesis_fp16.__version__,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, Engine, Integer, Row, Table, func, insert, select
+from sqlalchemy import URL, Connection, Engine, Integer, Row, Table, delete, func, insert, select
 
 from genesis_fp16.domain.run import ACTIVE, RunState
 from genesis_fp16.store import schema
@@ -15,6 +15,7 @@ from genesis_fp16.store.database import open_database, read_connection
 from genesis_fp16.store.errors import StoreError, display_name
 
 ROWS_AT_ONCE = 1000
+_UNFLUSHED = "PRAGMA synchronous = OFF"
 RESTORED = "restored from a backup"
 
 
@@ -24,17 +25,19 @@ def sqlite_url(path: Path) -> URL:
 
 
 def save(engine: Engine, target: Path) -> None:
-    """Save what *engine* holds at one moment to a new SQLite database *target*.
+    """Save what *engine* holds at one moment to the SQLite database *target*.
+
+    It takes the place of what an earlier call saved there. The caller flushes the file.
 
     Raises:
         SQLAlchemyError, sqlite3.Error, OSError: It cannot be read or written.
     """
-    target.unlink(missing_ok=True)
     if engine.dialect.name == "sqlite":
         with (
             closing(sqlite3.connect(str(engine.url.database), timeout=30)) as source,
             closing(sqlite3.connect(target)) as copy,
         ):
+            copy.execute(_UNFLUSHED).close()
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE").close()  # one file, without a log
         return
@@ -113,9 +116,13 @@ def _tables() -> list[Table]:
 def _copy_into(source: Connection, target: Path) -> None:
     engine = open_database(sqlite_url(target))
     try:
-        with engine.begin() as connection:
+        with engine.connect() as connection:
+            connection.connection.cursor().execute(_UNFLUSHED)  # before its transaction
+            for table in reversed(_tables()):
+                connection.execute(delete(table))
             for table in _tables():
                 _copy_rows(source, connection, table)
+            connection.commit()
     finally:
         engine.dispose()
 

@@ -71,8 +71,23 @@ def copy_at_rest(
                     copied[name] = _copy(home / name, target / name)
                     known[name] = seen
         if _has_only_grown(found, dict(_files(home, skipped))):
+            for name in copied:  # not in each pass, which would take longer than files rest
+                flush(target / name)
             return copied
     raise RestlessError(f"files of {home} changed in each of {PASSES} passes")
+
+
+def flush(path: Path) -> None:
+    """Have what was written to *path* on the disk before this returns.
+
+    Raises:
+        OSError: It cannot be opened or written.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def digest(path: Path) -> CopiedFile:
@@ -154,7 +169,5 @@ def _copy(source: Path, target: Path) -> CopiedFile:
             written.write(block)
             size += len(block)
             total.update(block)
-        written.flush()
-        os.fsync(written.fileno())
     shutil.copystat(source, target)
     return CopiedFile(size=size, sha256=total.hexdigest())
