@@ -60,13 +60,13 @@ def search(attempt: Attempt) -> Outcome:
 
 
 def part_losses(job: Job, failed: str, seed: int) -> PartLosses:
-    """Losses of *job* for a search after the part *failed* has.
+    """Losses of *job* for a search after the part *failed* has; empty: before any has.
 
     Raises:
         ValueError: The job has no such part any more.
     """
     names, kept = [part.name for part in job.parts], parts_among(job.keep_fp32)
-    if failed not in names:
+    if failed and failed not in names:
         raise ValueError(f"the job has no part {failed!r} any more")
 
     def of(only: str) -> Callable[[Collection[str]], Loss]:
@@ -74,7 +74,9 @@ def part_losses(job: Job, failed: str, seed: int) -> PartLosses:
             JointLoss(job.parts, fp32=(*kept, *raised), only=only), seed
         )
 
-    names = [name for name in names[: names.index(failed) + 1] if name not in kept]
+    if failed:
+        names = names[: names.index(failed) + 1]
+    names = [name for name in names if name not in kept]
     return PartLosses(names=names, loss=of(failed), whole=of(""))
 
 
@@ -92,7 +94,8 @@ def propose(
         copied = JobCopy(job, device, _BATCHES)
         experiment = _experiment(job, copied.model(), loss, copied.batches, seed)
         request = RungRequest(half="fp16", step=0, loss_scale=config.loss_scale, seconds=seconds)
-        return search_rung(experiment, request)
+        parts = part_losses(job, "", seed) if job.parts else None
+        return search_rung(experiment, request, parts=parts)
 
 
 def _experiment(

@@ -63,7 +63,8 @@ def find_modules(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
     """Modules of *model* that *patterns* name, and all modules inside them, by qualified name.
 
     Args:
-        patterns: Qualified names, or patterns in which ``*`` matches any characters, dots too.
+        patterns: Qualified names, or patterns in which ``*`` matches any characters, dots too. A
+            name that is a module's is no pattern.
 
     Raises:
         UnknownModuleError: A pattern matches no module.
@@ -75,7 +76,7 @@ def find_modules(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
     modules = {_plain(name): module for name, module in every if name}
     chosen: dict[str, Module] = {}
     for pattern in patterns:
-        matching = fnmatch.filter(modules, pattern)
+        matching = [pattern] if pattern in modules else fnmatch.filter(modules, pattern)
         if not matching:
             raise UnknownModuleError(pattern, modules)
         for match in matching:

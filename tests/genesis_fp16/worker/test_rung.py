@@ -110,6 +110,11 @@ def test_where_no_module_is_to_blame_the_part_is_found(failed: str) -> None:
     assert (found.cause, found.modules) == ("modules", ("part:actor",)), found.reason
     assert found.fp32_share is not None
     assert 0 < found.fp32_share <= 0.5
+    if failed == "actor":
+        job.model.requires_grad_(True)
+        proposed = propose(job, CPU, CONFIG, seconds=60.0, seed=0)
+        assert proposed is not None
+        assert proposed.proposal.startswith("keep_fp32=['part:actor']: ")
     kept = part_losses(replace(job, keep_fp32=found.modules), failed, 0)
     assert "actor" not in kept.names
     healthy = search_rung(replace(experiment, loss=kept.loss(())), request, parts=kept)

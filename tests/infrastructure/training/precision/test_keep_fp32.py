@@ -104,6 +104,13 @@ def test_a_shared_module_is_found_by_each_of_its_names():
     assert not is_kept(model["encoder"].norm)
 
 
+def test_a_module_whose_name_looks_like_a_pattern_is_found_by_it():
+    model = nn.ModuleDict({name: nn.Linear(2, 2) for name in ("[x]", "x", "*")})
+    assert list(find_modules(model, ["[x]"])) == ["[x]"]
+    assert list(find_modules(model, ["*"])) == ["*"]
+    assert list(find_modules(model, ["x*"])) == ["x"]
+
+
 def test_wrong_collections_of_names_are_refused():
     for wrong in ("head", ["head", ""], [3], None, 7):
         with pytest.raises(ValueError, match="keep_fp32"):
