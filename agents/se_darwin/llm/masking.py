@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 
 _KNOWN = re.compile(
     r"""
@@ -20,11 +21,33 @@ _KNOWN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_NAMED = re.compile(
-    r"""(?i)\w*(?:passw(?:or)?d|passphrase|secret|token|api_?key|credential|private_?key)\w*["']?\]?
-    \s*(?::\s*\w+\s*)?[=:]\s*[rbuf]{0,2}(["'])(?P<value>[^"'\n]{4,})\1""",
-    re.VERBOSE,
+_NAME = (
+    r"(?<!\w)(?=\w*?(?:passw(?:or)?d|pwd|passphrase|secret|token|api_?key|credential|private_?key))"
+    r"\w++|\bpin\b|(?-i:\bKEY\b)"
 )
+_STRING = re.compile(
+    r"""
+    (?P<prefix>[rbuf]{0,2})
+    (?: \"{3}(?P<a>(?:\\.|(?!\"{3}).)*)\"{3} | \'{3}(?P<b>(?:\\.|(?!\'{3}).)*)\'{3}
+      | \"(?P<c>(?:\\.|[^\"\\\n])*)\"         | \'(?P<d>(?:\\.|[^\'\\\n])*)\' )
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+_ANY_STRING = re.sub(r"\?P<\w+>", "?:", _STRING.pattern)
+_NAMED = re.compile(
+    rf"""
+    (?:{_NAME}) ["']? \]? \s* (?: :\s*\w[\w.\[\]|\ ]*\s* )? [=:,] [\[({{\s]*
+    (?P<strings> (?: {_ANY_STRING} (?!\s*:) [\s,+]* )+ )
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+_PROSE = re.compile(r'#[^\n]*|""".*?"""|\'\'\'.*?\'\'\'', re.DOTALL)
+_NAMED_IN_PROSE = re.compile(
+    rf"(?:{_NAME})\s*[=:]\s*(?P<value>[^\s\"'`,;()\[\]{{}}]{{6,}})(?=[ \t]*(?:$|[\"']{{3}}))",
+    re.MULTILINE | re.IGNORECASE,
+)
+_LEAST = 4  # characters of a secret
+_LEAST_ELSEWHERE = 6  # of one that is masked wherever it occurs
 _LONG = re.compile(r"(?<=[\"'])[A-Za-z0-9+/_=-]{24,}(?=[\"'])")
 _MARK = re.compile(r"MASKED_\d+")
 _RANDOM_BITS = 3.7  # of entropy per character; words and identifiers have less
@@ -42,21 +65,40 @@ class Masking:
     def mask(self, text: str) -> str:
         """Return *text* with a mark in the place of each string that looks like a secret."""
         text = _KNOWN.sub(lambda match: self._mark(match[0]), text)
-        text = _NAMED.sub(self._named, text)
-        return _LONG.sub(lambda match: self._long(match[0]), text)
+        text = _NAMED.sub(lambda match: self._within(match, "strings", self._strings), text)
+        text = _PROSE.sub(lambda match: self._prose(match[0]), text)
+        text = _LONG.sub(lambda match: self._long(match[0]), text)
+        for secret in sorted(self._marks, key=len, reverse=True):
+            if len(secret) >= _LEAST_ELSEWHERE:
+                text = text.replace(secret, self._marks[secret])
+        return text
 
     def unmask(self, text: str) -> str:
         """Return *text* with the secrets in the place of their marks."""
         secrets = {mark: secret for secret, mark in self._marks.items()}
         return _MARK.sub(lambda match: secrets.get(match[0], match[0]), text)
 
-    def _named(self, match: re.Match[str]) -> str:
-        start, end = match.span("value")
-        whole, offset = match[0], match.start()
-        value = match["value"]
-        if value in self._marks.values():
-            return whole
-        return f"{whole[: start - offset]}{self._mark(value)}{whole[end - offset :]}"
+    @staticmethod
+    def _within(match: re.Match[str], group: str, change: Callable[[str], str]) -> str:
+        """Return the text of *match* with its *group* changed."""
+        start, end = (place - match.start() for place in match.span(group))
+        return f"{match[0][:start]}{change(match[group])}{match[0][end:]}"
+
+    def _strings(self, text: str) -> str:
+        """Mask all strings of Python in *text*."""
+        return _STRING.sub(self._string, text)
+
+    def _string(self, match: re.Match[str]) -> str:
+        [group] = [name for name in "abcd" if match[name] is not None]
+        content = match[group]
+        is_built = "f" in match["prefix"].lower() and "{" in content
+        if is_built or len(content) < _LEAST or _MARK.fullmatch(content):
+            return match[0]
+        return self._within(match, group, self._mark)
+
+    def _prose(self, text: str) -> str:
+        """Mask what a comment or a text of several lines gives a secret name."""
+        return _NAMED_IN_PROSE.sub(lambda match: self._within(match, "value", self._mark), text)
 
     def _long(self, text: str) -> str:
         counts = Counter(text)
@@ -66,4 +108,6 @@ class Masking:
         return self._mark(text) if is_mixed and (bits >= _RANDOM_BITS or is_hex) else text
 
     def _mark(self, secret: str) -> str:
+        if _MARK.fullmatch(secret):
+            return secret
         return self._marks.setdefault(secret, f"MASKED_{len(self._marks) + 1}")
