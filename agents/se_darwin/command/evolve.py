@@ -301,7 +301,7 @@ def _print(result: RepairResult, folder: Path) -> None:
         _print_left_out(result)
         return
     if result.success:
-        typer.echo(best.diff)
+        typer.echo(_shown(best.diff, sys.stdout))
         typer.echo(f"repaired: {count} checks pass")
         if folder != Path.cwd():
             typer.echo(f"to apply: patch -p1 -d {shlex.quote(str(folder))}")
@@ -310,12 +310,18 @@ def _print(result: RepairResult, folder: Path) -> None:
         typer.echo(f"not repaired: at best {count} checks pass{reason}")
         _print_failing(result.failing)
         if best.edits:
-            typer.echo(f"the best program so far:\n{best.diff}", err=True)
+            diff = _shown(best.diff, sys.stderr)
+            typer.echo(f"the best program so far:\n{diff}", err=True)
     for line in result.functions:
         typer.echo(f"tried: {plain(line, 1000)}")
     if result.certainty is not None:
         _print_certainty(result.certainty)
     _print_search(result)
+
+
+def _shown(diff: str, stream: TextIO) -> str:
+    """Return *diff* as it is for ``patch``, and without control characters for a terminal."""
+    return plain(diff, len(diff)) if stream.isatty() else diff
 
 
 def _print_prompts(context: CommandContext, prompts: dict[str, str]) -> None:

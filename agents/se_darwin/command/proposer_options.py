@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pydantic import JsonValue, ValidationError
 
 from agents.se_darwin.llm import LLMOptions
+from agents.se_darwin.llm.key import read_key
+from agents.se_darwin.llm.options import problems_of
 from infrastructure.agent_contract.command import CommandError, InstalledAgent
 from infrastructure.agent_contract.proposer import EDITS
 
@@ -61,15 +63,18 @@ def announce(options: Options) -> list[str]:
     try:
         llm = LLMOptions.model_validate(options[LLM])
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, detail['loc'])) or 'options'}: {detail['msg']}"
-            for detail in error.errors(include_url=False, include_input=False)
-        )
-        raise CommandError(
-            f"proposer llm: {problems}. Name the endpoint and the model: --proposer-option "
-            "llm.url=http://127.0.0.1:8080/v1 --proposer-option llm.model=NAME",
-            os.EX_USAGE,
-        ) from None
+        details = error.errors(include_url=False, include_input=False)
+        told = f"proposer llm: {problems_of(error)}"
+        if any(detail["type"] == "missing" for detail in details):
+            told += (
+                ". Name the endpoint and the model: --proposer-option "
+                "llm.url=http://127.0.0.1:8080/v1 --proposer-option llm.model=NAME"
+            )
+        raise CommandError(told, os.EX_USAGE) from None
+    try:
+        read_key(llm)
+    except ValueError as error:
+        raise CommandError(f"proposer llm: {error}", os.EX_CONFIG) from None
     audit = f"audited in {llm.audit_file}" if llm.audit_file else "not audited: no agent folder"
     return [f"llm: asking {llm.model} at {llm.url}, {llm.budget()}; {audit}"]
 

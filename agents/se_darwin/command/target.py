@@ -69,7 +69,9 @@ class RepairTarget:
         if function:
             _check_function(tree, program, function)
         elif not any(_plain_functions(tree.body)):
-            raise CommandError(f"{program} has no plain function", os.EX_DATAERR)
+            raise CommandError(
+                f"{program} defines no function at its top level or in a class", os.EX_DATAERR
+            )
         real, folder = program.resolve(), Path.cwd()
         if not real.is_relative_to(folder):
             folder = real.parent
@@ -136,7 +138,8 @@ def _check_function(tree: ast.Module, program: Path, function: str) -> None:
     if remedy is None:  # named without its class, or misspelt
         inner = [name for name in remedies if name.rpartition(".")[2] == function]
         remedy = remedies[inner[0]] if inner else _nearest(function, functions)
-    message = f"{program} has no plain function {function!r}; {remedy}"
+    where = f"{program} has, at its top level and in classes,"
+    message = f"{where} no function {function!r}; {remedy}"
     raise CommandError(message, os.EX_DATAERR)
 
 

@@ -145,6 +145,7 @@ class Endpoint:
         self._client.close()
 
     def _read(self, stream: Any) -> Answers:  # noqa: ANN401 - a server may send anything
+        _check_kind(stream.response.headers.get("content-type", ""))
         answers, length = Answers(), 0
         for chunk in stream:
             answers.model = answers.model or str(getattr(chunk, "model", "") or "")[:200]
@@ -167,6 +168,8 @@ class Endpoint:
                     answers.finished[index] = choice.finish_reason
             if length > _MOST_CHARACTERS:
                 raise _TooMuchError(f"the answers are longer than {_MOST_CHARACTERS} characters")
+        if not answers.texts:
+            raise EndpointError("the response has no answer")
         return answers
 
     def _limit(self, response: httpx2.Response) -> None:
@@ -187,11 +190,18 @@ class Endpoint:
         is_final: bool = False,
         retry_seconds: float | None = None,
     ) -> EndpointError:
+        if isinstance(error, EndpointError):
+            return error
         status = getattr(error, "status_code", None)
-        text = str(error.__cause__ or error) if status is None else str(error)
-        message = f"{type(error).__name__}: {text}" if status is None else f"HTTP {status}: {text}"
-        if isinstance(error, _TooMuchError):
-            message = text
+        if status is not None:
+            text = str(error).removeprefix(f"Error code: {status}").lstrip(" -")
+            message = f"HTTP {status}: {text}".rstrip(": ")
+        elif isinstance(error, _TooMuchError):
+            message = str(error)
+        elif isinstance(error, ValueError):  # not UTF-8, or not JSON
+            message = "the response is not that of an OpenAI-compatible endpoint"
+        else:
+            message = f"{type(error).__name__}: {error.__cause__ or error}"
         return EndpointError(
             message.replace(self._key, "***") if len(self._key) >= 8 else message,
             is_final=is_final,
@@ -215,6 +225,20 @@ class _Limited(httpx2.SyncByteStream):
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _check_kind(content_type: str) -> None:
+    """Refuse a web page, such as that of a login or of a proxy.
+
+    Raises:
+        EndpointError: *content_type* is that of a page.
+    """
+    if "html" in content_type.lower():
+        raise EndpointError(
+            "it answers with a web page: url must be the base URL of the API, which often ends "
+            "in /v1",
+            is_final=True,
+        )
 
 
 def _retry_seconds(value: str | None) -> float | None:

@@ -6,9 +6,30 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 Temperature = Annotated[float, Field(ge=0.0, le=2.0)]
+
+
+def problems_of(error: ValidationError) -> str:
+    """Return what is wrong with options, in one line."""
+    return "; ".join(
+        f"{'.'.join(map(str, detail['loc'])) or 'options'}: {_told(detail['type'], detail['msg'])}"
+        for detail in error.errors(include_url=False, include_input=False)
+    )
+
+
+def _told(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return f"is no option; options are {', '.join(LLMOptions.model_fields)}"
+    return "is missing" if kind == "missing" else message.removeprefix("Value error, ")
 
 
 class LLMOptions(BaseModel):

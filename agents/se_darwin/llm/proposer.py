@@ -14,7 +14,7 @@ from pydantic import JsonValue, ValidationError
 from agents.se_darwin.llm.answers import find_code
 from agents.se_darwin.llm.key import read_key
 from agents.se_darwin.llm.masking import Masking
-from agents.se_darwin.llm.options import LLMOptions
+from agents.se_darwin.llm.options import LLMOptions, problems_of
 from agents.se_darwin.llm.prompt import SYSTEM, write_prompt
 from agents.se_darwin.llm.spending import Spending
 from infrastructure.agent_contract.proposer import ProposalRequest, ProposedFunction
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LEAST_WAIT, _MOST_WAIT = 1.0, 30.0  # seconds between requests after an error
 _POLL_SECONDS = 0.05
+_MOST_REPEATS = 2  # requests one after the other without a new answer
 
 
 class LLMProposer:
@@ -41,15 +42,13 @@ class LLMProposer:
         try:
             self.options = LLMOptions.model_validate(dict(options))
         except ValidationError as error:
-            problems = (
-                f"{'.'.join(map(str, detail['loc'])) or 'options'}: {detail['msg']}"
-                for detail in error.errors(include_url=False, include_input=False)
-            )
-            raise ValueError("; ".join(problems)) from None
+            raise ValueError(problems_of(error)) from None
         self._key = read_key(self.options)
         self._masking = Masking()
         self._spending = Spending(options=self.options)
         self._models: set[str] = set()
+        self._known: set[str] = set()
+        self._repeats = 0
         self._endpoint: Endpoint | None = None
 
     def preview(self, request: ProposalRequest) -> str:
@@ -63,12 +62,17 @@ class LLMProposer:
     def propose(self, request: ProposalRequest) -> Iterator[ProposedFunction]:
         """See `infrastructure.agent_contract.proposer.Proposer`; one request that is answered."""
         prompt = write_prompt(request, self._masking)
-        while not request.is_cancelled():
+        while not (self._spending.problem or request.is_cancelled()):
             wanted = min(self.options.samples, max(1, request.candidates))
             count = self._spending.answers_affordable(SYSTEM + prompt, wanted)
             if not count:
                 return
             found = list(self._codes(prompt, count, request))
+            if found:
+                self._repeats = self._repeats + 1 if self._known.issuperset(found) else 0
+                self._known.update(found)
+            if self._repeats == _MOST_REPEATS:
+                self._spending.problem = "the model repeats its answers"
             yield from (ProposedFunction(code=code) for code in found)
             if found or self._spending.problem:
                 return
@@ -139,7 +143,7 @@ class LLMProposer:
         if wait is None:
             wait = min(_MOST_WAIT, _LEAST_WAIT * 2 ** (self._spending.requests - 1))
         if wait > min(self._spending.seconds_left, request.seconds):
-            self._spending.problem = f"{error}; the server asks to wait {wait:.0f} s"
+            self._spending.problem = f"the server asks to wait {wait:.0f} s"
             return
         ends = time.monotonic() + wait
         while time.monotonic() < ends and not request.is_cancelled():

@@ -112,7 +112,7 @@ def test_options_of_the_command_win_over_the_setting() -> None:
     [
         ([], ["llm.model=x"], "add --proposer llm"),
         (["llm"], ["model=x"], "must be NAME.KEY=VALUE"),
-        (["llm"], [], "url: Field required.*--proposer-option llm.url="),
+        (["llm"], [], "url: is missing.*--proposer-option llm.url="),
     ],
 )
 def test_wrong_options_are_refused(names: list[str], given: list[str], told: str) -> None:

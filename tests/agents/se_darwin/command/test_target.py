@@ -28,7 +28,7 @@ FOUND_NOTHING, WRONG_DATA = os.EX_NOINPUT, os.EX_DATAERR
     [
         ({}, "nothere.py::total", r"nothere\.py", FOUND_NOTHING),
         ({}, "prices.py::", "FILE::FUNCTION", os.EX_USAGE),
-        ({"a.py": "x = 1"}, "a.py", "a.py has no plain function", WRONG_DATA),
+        ({"a.py": "x = 1"}, "a.py", "a.py defines no function at its top", WRONG_DATA),
         ({}, "prices.py::sum", "'sum'; there are total", WRONG_DATA),
         ({}, "prices.py::totall", r"mean total\?", WRONG_DATA),
         ({"a.py": "class A:\n def f(s): 0"}, "a.py::A.g", r"mean A\.f\?", WRONG_DATA),

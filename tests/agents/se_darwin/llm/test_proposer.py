@@ -145,6 +145,10 @@ def test_a_server_that_asks_to_wait_is_asked_again(
         (failing(404, "no model tiny"), "HTTP 404: .*no model tiny"),
         (failing(429, "tomorrow", Retry_After="86400"), "the server asks to wait 86400 s"),
         (failing(307, "moved", Location="http://example.invalid/"), "HTTP 307"),
+        (
+            raw(b"<html><script>", Content_Type="text/html; charset=utf-8"),
+            "answers with a web page",
+        ),
     ],
 )
 def test_an_error_that_stays_ends_the_proposer(
@@ -165,7 +169,10 @@ def test_an_error_that_stays_ends_the_proposer(
         (answering(FENCED[:40], finish="length"), "cut off"),
         (answering(FENCED, finish=None), "cut off"),
         (raw(b"data: {not json\n\n", Content_Type="text/event-stream"), "failed"),
-        (raw(b"\x00\xff" * 1000, Content_Type="text/event-stream"), "0 answers"),
+        (
+            raw(b"\x00\xff" * 1000, Content_Type="text/event-stream"),
+            "not that of an OpenAI-compatible endpoint",
+        ),
         (raw(b"data: [1, 2]\n\n", Content_Type="text/event-stream"), "0 answers"),
         (raw(b'data: {"choices": "none"}\n\n', Content_Type="text/event-stream"), "failed"),
         (raw(gzip.compress(b"0" * 1_000_000), Content_Encoding="gzip"), "compressed"),
@@ -242,13 +249,25 @@ def test_no_request_is_made_beyond_the_budget(
     server: Server,
     make: Callable[..., LLMProposer],
 ) -> None:
-    server.replies = [answering(FENCED, FENCED)]
+    texts = [FENCED.replace("x", f"x{number}") for number in range(50)]
+    server.replies = [answering(text, text) for text in texts]
     proposer = make(**options)
     while _codes(proposer):
         assert len(server.requests) < 50
     assert told in proposer.summary()
     assert abs(len(server.requests) - requests) <= 1
     assert len(server.requests) < 7
+
+
+def test_a_model_that_repeats_itself_is_not_asked_again(
+    server: Server, make: Callable[..., LLMProposer]
+) -> None:
+    server.replies = [answering(FENCED, FENCED)]
+    proposer = make(samples=2)
+    while _codes(proposer):
+        assert len(server.requests) < 50
+    assert len(server.requests) == 3
+    assert "6 answers, the model repeats its answers" in proposer.summary()
 
 
 @pytest.mark.parametrize(
@@ -259,7 +278,7 @@ def test_no_request_is_made_beyond_the_budget(
         ({"max_cost": 1.0}, "needs input_price"),
         ({"key_file": "/nonexistent/key"}, "cannot be read"),
         ({"key_variable": "NO_SUCH_KEY_38"}, "is not set"),
-        ({"temperature": 1}, "Extra inputs"),
+        ({"temperature": 1}, "is no option; options are url, model"),
         ({"samples": 0}, "samples"),
     ],
 )
