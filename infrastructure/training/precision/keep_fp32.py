@@ -64,7 +64,7 @@ def find_modules(model: Module, patterns: Iterable[str]) -> dict[str, Module]:
 
     Args:
         patterns: Qualified names, or patterns in which ``*`` matches any characters, dots too. A
-            name that is a module's is no pattern.
+            module's exact name matches that module alone.
 
     Raises:
         UnknownModuleError: A pattern matches no module.
