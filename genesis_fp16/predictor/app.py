@@ -9,11 +9,14 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from starlette.types import Receive, Scope, Send
 
 from genesis_fp16.domain.predictor import KnownAgent, PredictorSpec
@@ -46,11 +49,14 @@ from infrastructure.world_model.model_files import BuildNetwork
 
 PROTOCOL = "1"
 MOST_BODY_BYTES = 4 << 20
+LARGE_BYTES = 32 << 10  # of a body whose texts may take long to encode
 _MOST_DISCARDED_BYTES = 64 << 20
 _JSON = b"application/json"
 
 Answer = dict[str, Any]
 _Handler = Callable[[str, bytes], Awaitable[Answer]]
+_Result = TypeVar("_Result")
+_Question = TypeVar("_Question", RankBody, DecisionBody)
 
 
 class App:
@@ -79,6 +85,7 @@ class App:
         )
         self._own = OwnProcesses(self._agents, figures.notice)
         self._turns = defaultdict[str, _Turn](_Turn)
+        self._large = ThreadPoolExecutor(1, "large", partial(torch.set_num_threads, 1))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._judge = Judge(self.models.peek, self._judge_elsewhere)
         self._tasks = set[asyncio.Task[None]]()
@@ -120,6 +127,7 @@ class App:
 
     def close(self) -> None:
         """Write what waits and close all files."""
+        self._large.shutdown(wait=False, cancel_futures=True)
         self.journals.close()
         self.models.close()
         self._own.close()
@@ -184,17 +192,29 @@ class App:
             self._figures.prediction(agent, outcome, time.perf_counter() - began)
         return answer
 
+    def _turn(self, agent: str, content: bytes) -> AbstractAsyncContextManager[None]:
+        """The agent's turn to compute; a large request takes none, as a thread computes it."""
+        return nullcontext() if len(content) > LARGE_BYTES else self._turns[agent]
+
+    async def _run(self, content: bytes, call: Callable[[], _Result]) -> _Result:
+        """Call; for a large request in a thread, so that other ones are answered meanwhile."""
+        if len(content) <= LARGE_BYTES:
+            return call()
+        return await asyncio.get_running_loop().run_in_executor(self._large, call)
+
     async def _predict(self, agent: str, content: bytes) -> Answer:
-        async with self._turns[agent]:
-            body = read_body(PredictBody, content)
+        async with self._turn(agent, content):
+            body = await self._run(content, partial(read_body, PredictBody, content))
             if (body.action is None) == (body.actions is None):
                 raise wrong("actions", "send either action or actions")
             actions = body.actions if body.actions is not None else [body.action or {}]
             path = "actions" if body.actions is not None else "action"
-            _check_question(body.observation, actions, path)
+            check = partial(_check_question, body.observation, actions, path)
+            await self._run(content, check)
             served = await self.models.get(agent)
             if not served.own_network:
-                return {"agent": agent, **served.predict(body.observation, actions, path)}
+                predict = partial(served.predict, body.observation, actions, path)
+                return {"agent": agent, **await self._run(content, predict)}
         try:
             return await self._own.predict(agent, body.observation, actions)
         except OwnProcessError as error:
@@ -202,37 +222,36 @@ class App:
             return {"agent": agent, **without.predict(body.observation, actions, path)}
 
     async def _rank(self, agent: str, content: bytes) -> Answer:
-        async with self._turns[agent]:
-            body = read_body(RankBody, content)
-            _check_question(body.observation, body.actions)
+        async with self._turn(agent, content):
+            body = await self._run(content, partial(_question, RankBody, content))
             served = await self.models.get(agent)
             if not served.own_network:
-                return {"agent": agent, **served.rank(body.observation, body.actions)}
-        return {"agent": agent, **await self._ranking(served, body)}
+                rank = partial(served.rank, body.observation, body.actions)
+                return {"agent": agent, **await self._run(content, rank)}
+        return {"agent": agent, **await self._ranking(served, body, content)}
 
-    async def _ranking(self, served: ServedModel, body: RankBody) -> Answer:
+    async def _ranking(self, served: ServedModel, body: RankBody, content: bytes) -> Answer:
         """Rank, if the model's network is the agent's own, in its process."""
-        agent = served.agent
+        agent, rank = served.agent, partial(served.rank, body.observation, body.actions)
         if not served.own_network:
-            async with self._turns[agent]:
-                return served.rank(body.observation, body.actions)
+            async with self._turn(agent, content):
+                return await self._run(content, rank)
         try:
             return await self._own.rank(agent, body.observation, body.actions)
         except OwnProcessError as error:
             return replace(served, problem=str(error)).rank(body.observation, body.actions)
 
     async def _decide(self, agent: str, content: bytes) -> Answer:
-        async with self._turns[agent]:
-            body = read_body(DecisionBody, content)
+        async with self._turn(agent, content):
+            body = await self._run(content, partial(_question, DecisionBody, content))
             if body.deferred:
                 raise wrong("deferred", "this version takes no deferred decisions: leave it out")
-            _check_question(body.observation, body.actions)
         name, served = body.id or uuid.uuid4().hex, await self.models.get(agent)
         served.check(body.observation, body.actions)
         sent = content_hash("decision", body.observation, body.actions, body.group)
 
         async def make() -> dict[str, Any]:
-            return self._decision(await self._ranking(served, body), agent, name, body)
+            return self._decision(await self._ranking(served, body, content), agent, name, body)
 
         async with self.journals.of(agent) as journal:
             answer, repeated = await journal.decide(name, sent, make)
@@ -278,25 +297,14 @@ class App:
         return {"id": name, "state": state}
 
     async def _choices(self, agent: str, content: bytes) -> Answer:
-        body = read_body(ChoicesBody, content)
-        records = [_choice(number, choice) for number, choice in enumerate(body.choices)]
+        records = await self._run(content, partial(_choices, content))
         async with self.journals.of(agent) as journal:
             new = await journal.choose(records)
         self._figures.recorded(agent, "choice", new)
         return {"recorded": new, "repeated": len(records) - new}
 
     async def _transitions(self, agent: str, content: bytes) -> Answer:
-        body = read_body(TransitionsBody, content)
-        records = []
-        for number, sent in enumerate(body.transitions):
-            path = f"transitions.{number}"
-            check_values(f"{path}.observation", sent.observation)
-            check_values(f"{path}.action", sent.action)
-            check_values(f"{path}.next_observation", sent.next_observation, may_miss=False)
-            check_values(f"{path}.info", sent.info)
-            fields = transition_body(sent.model_dump(exclude={"id"}))
-            content_of = content_hash("transition", fields)
-            records.append({"id": sent.id, "content": content_of, "transition": fields})
+        records = await self._run(content, partial(_transitions, content))
         async with self.journals.of(agent) as journal:
             new = await journal.add(records)
         self._figures.recorded(agent, "transition", new)
@@ -382,6 +390,32 @@ def _check_question(observation: Values, actions: list[Values], path: str = "act
     check_values("observation", observation)
     for position, action in enumerate(actions):
         check_values(path if path == "action" else f"{path}.{position}", action)
+
+
+def _question(kind: type[_Question], content: bytes) -> _Question:
+    body = read_body(kind, content)
+    _check_question(body.observation, body.actions)
+    return body
+
+
+def _transitions(content: bytes) -> list[dict[str, Any]]:
+    """Records of the transitions that were sent."""
+    records = []
+    for number, sent in enumerate(read_body(TransitionsBody, content).transitions):
+        path = f"transitions.{number}"
+        check_values(f"{path}.observation", sent.observation)
+        check_values(f"{path}.action", sent.action)
+        check_values(f"{path}.next_observation", sent.next_observation, may_miss=False)
+        check_values(f"{path}.info", sent.info)
+        fields = transition_body(sent.model_dump(exclude={"id"}))
+        content_of = content_hash("transition", fields)
+        records.append({"id": sent.id, "content": content_of, "transition": fields})
+    return records
+
+
+def _choices(content: bytes) -> list[dict[str, Any]]:
+    """Records of the choices that were sent."""
+    return [_choice(*each) for each in enumerate(read_body(ChoicesBody, content).choices)]
 
 
 def _choice(number: int, choice: Choice) -> dict[str, Any]:

@@ -25,10 +25,16 @@ from genesis_fp16.system.permissions import private_umask
 from genesis_fp16.system.tokens import Tokens
 from infrastructure.world_model.model_files import BuildNetwork
 
+SWITCH_SECONDS = 1e-4
+"""Time after which a thread that computes makes way for one that answers. Each operation of torch
+gives up the interpreter's lock; at Python's 5 ms, an answer of 200 operations would take a second
+beside a thread that judges outcomes or encodes a large text."""
+
 
 def run(spec: PredictorSpec, orders: BinaryIO, reports: BinaryIO) -> None:
     """Serve as *spec* says until SIGTERM, or the end of *orders*."""
     torch.set_num_threads(1)  # of few rows, several threads only wait for one another
+    sys.setswitchinterval(SWITCH_SECONDS)
     listeners = [socket.socket(fileno=descriptor) for descriptor in spec.listeners]
     figures, build_network = Figures(), None
     if spec.own is not None:

@@ -27,11 +27,13 @@ class BoundedConnection(H11Protocol):
     Attributes:
         most_connections: Largest number of connections of one listener.
         head_seconds: Time in which a request's head must arrive.
+        body_seconds: Time in which its body must arrive after that.
         stall_seconds: Time in which a client must read something of what it was sent.
     """
 
     most_connections = 64
     head_seconds = 10.0
+    body_seconds = 60.0
     stall_seconds = 20.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,9 +46,10 @@ class BoundedConnection(H11Protocol):
         self._stall: asyncio.TimerHandle | None = None
         connections = _open[self._listener]
         connections[self] = None
-        self._await_head()
+        self._watched: object = None  # request whose body has a deadline
+        self._watch()
         if len(connections) > self.most_connections:
-            idle = (connection for connection in connections if not connection._answering)
+            idle = (connection for connection in connections if connection._awaits_client)
             next(idle, self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -60,15 +63,14 @@ class BoundedConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the client has sent."""
         super().data_received(data)
-        if self._answering and self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if self._answering:
+            self._watch()
 
     def on_response_complete(self) -> None:
         """Wait for the next request of the connection."""
         super().on_response_complete()
         if not self.transport.is_closing():
-            self._await_head()
+            self._watch()
 
     def pause_writing(self) -> None:
         """Wait for the client to read."""
@@ -87,13 +89,30 @@ class BoundedConnection(H11Protocol):
         """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _await_head(self) -> None:
+    @property
+    def _awaits_client(self) -> bool:
+        """Whether the client has something to send: a request, or the rest of one's body."""
+        return not self._answering or self.cycle.more_body
+
+    def _watch(self) -> None:
+        """Set the deadline of what the client has to send now, if there is anything."""
+        if not self._awaits_client:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+        elif not self._answering:
+            self._await(self.head_seconds)
+        elif self._watched is not self.cycle:
+            self._watched = self.cycle
+            self._await(self.body_seconds)
+
+    def _await(self, seconds: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = self.loop.call_later(self.head_seconds, self._give_up)
+        self._deadline = self.loop.call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        if not self._answering and self.conn.our_state is not h11.ERROR:
+        if self._awaits_client and self.conn.our_state is not h11.ERROR:
             self.transport.abort()
 
 

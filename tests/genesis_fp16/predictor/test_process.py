@@ -14,6 +14,7 @@ import pytest
 
 from genesis_fp16.domain.predictor import KnownAgent, PredictorOrder
 from genesis_fp16.predictor.models import NEW_SECONDS
+from genesis_fp16.predictor.server import _AgentConnection
 from infrastructure.decisions import read_records, take_in
 from infrastructure.decisions.removal import remove_group
 from infrastructure.trajectories import ReplayBuffer
@@ -21,6 +22,7 @@ from infrastructure.world_model import WorldModel
 from tests.genesis_fp16.predictor.conftest import (
     QUESTION,
     TOOLS,
+    Client,
     Predictor,
     Start,
     publish,
@@ -148,6 +150,43 @@ def test_an_answer_is_sent_whole_and_pipelined_questions_are_all_answered(start:
         received += more
     assert received.count(b"\r\n\r\nok\n") == 2
     assert b"HTTP/1.1 400 Bad Request" in received
+
+
+def test_clients_that_never_send_their_bodies_keep_none_out(start: Start) -> None:
+    predictor, slow = start(), list[Client]()
+    for _ in range(_AgentConnection.most_connections + 20):
+        client = predictor.client()
+        client.timeout = None  # connect as soon as there is room in the backlog
+        client.connect()
+        client.sock.sendall(b"POST /api/agents/qa/rank HTTP/1.1\r\nHost: localhost\r\n")
+        client.sock.sendall(b"Content-Length: 9\r\n\r\n{")
+        slow.append(client)
+    for _ in range(5):
+        assert predictor.client().agent("rank", QUESTION)[0] == 200
+    for client in slow:
+        client.close()
+
+
+def test_a_large_text_delays_no_other_answer(
+    start: Start, tmp_path: Path, models: dict[str, Path]
+) -> None:
+    predictor, answers = start(), list[int]()
+    for agent in ("qa", "other"):
+        publish(tmp_path / "agents" / agent, models["a"], "1")
+        predictor.client().agent("rank", QUESTION, agent)
+    words = " ".join(f"w{number:x}" for number in range(60_000))
+    large = {**QUESTION, "observation": {"load": 0.5, "note": words}}
+
+    def ask() -> None:
+        answers.append(predictor.client().agent("rank", large)[0])
+
+    asking, client, others = threading.Thread(target=ask), predictor.client(), 0
+    asking.start()
+    while asking.is_alive():
+        assert client.agent("rank", QUESTION, "other")[0] == 200
+        others += 1
+    assert answers == [200]
+    assert others > 5, "one, if it waits for the large one"
 
 
 def test_orders_change_exploration_and_reports_count_what_happened(start: Start) -> None:
