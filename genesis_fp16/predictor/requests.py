@@ -13,6 +13,7 @@ from genesis_fp16.predictor.problems import ProblemError, wrong
 MOST_ACTIONS = 1000
 MOST_ITEMS = 1000  # choices or transitions of one request
 _LARGEST = 1e300  # of a number that fits into float64 with room to add
+_YEAR_10000 = 253_402_300_800.0  # in Unix seconds; milliseconds of today are beyond it
 
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Group = Annotated[str, Field(min_length=1, max_length=200)]
@@ -70,7 +71,7 @@ class Choice(_Body):
     actions: Actions
     chosen: Annotated[int, Field(ge=0)]
     propensity: Propensity | None = None
-    at: Finite | None = None
+    at: Annotated[float, Field(ge=0.0, lt=_YEAR_10000)] | None = None
 
 
 class ChoicesBody(_Body):

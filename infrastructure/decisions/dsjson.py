@@ -48,7 +48,6 @@ def write_line(decision: LoggedDecision) -> str:
     }
     if any(map(_has_tokens, (decision.observation, *decision.actions))):
         ours |= {"observation": decision.observation, "actions": decision.actions}
-    moment = datetime.fromtimestamp(decision.at, UTC)
     return json.dumps(
         {
             "_label_cost": -reward,
@@ -56,7 +55,7 @@ def write_line(decision: LoggedDecision) -> str:
             "_label_Action": chosen + 1,
             "_labelIndex": chosen,
             "o": [{"v": reward, "EventId": decision.id}],
-            "Timestamp": f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z",
+            "Timestamp": f"{_datetime(decision.at):%Y-%m-%dT%H:%M:%S.%f}Z",
             "Version": "1",
             "EventId": decision.id,
             "a": [position + 1 for position in order],
@@ -237,6 +236,14 @@ def _moment(value: object) -> float:
         return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
         return 0.0
+
+
+def _datetime(at: float) -> datetime:
+    """Moment of a Unix time; 1970 if no calendar has it, as of a client with another unit."""
+    try:
+        return datetime.fromtimestamp(at, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
 
 
 def _refuse_constant(name: str) -> float:

@@ -143,12 +143,15 @@ class SpoolFile:
 
     def _cut_torn_line(self) -> None:
         """Remove what a process that was killed within a write has left."""
-        begin = max(0, self._size - MOST_LINE)
-        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
-            end = os.pread(self._descriptor, MOST_LINE, begin)
-            self._size = begin + end.rfind(b"\n") + 1
-            os.ftruncate(self._descriptor, self._size)
-            self.damaged += 1
+        if not self._size or os.pread(self._descriptor, 1, self._size - 1) == b"\n":
+            return
+        ended = False
+        while self._size and not ended:
+            begin = max(0, self._size - MOST_LINE)
+            end = os.pread(self._descriptor, self._size - begin, begin).rfind(b"\n") + 1
+            ended, self._size = end > 0, begin + end
+        os.ftruncate(self._descriptor, self._size)
+        self.damaged += 1
 
     def _take(self) -> tuple[str, bytes] | None:
         if (held := self._held) is not None:

@@ -118,6 +118,15 @@ def test_a_full_spool_drops_what_comes_last(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_a_file_without_the_end_of_a_line_damages_no_later_report(tmp_path: Path) -> None:
+    (tmp_path / "0.spool").write_bytes(b"x" * (2 * MOST_LINE + 1))
+    spool = Spool(tmp_path, 1 << 30)
+    spool.append("choices", b"1")
+    assert drain(spool) == [("choices", b"1")]
+    assert spool.damaged == 1
+    spool.close()
+
+
 def test_a_torn_line_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "0.spool"
     path.write_bytes(make_line("choices", b"1") + make_line("choices", b"2")[:-3])

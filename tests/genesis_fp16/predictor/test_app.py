@@ -225,6 +225,9 @@ def test_a_clients_own_choice_replaces_a_decision_without_an_outcome(client: Cli
     other = {**own, "chosen": 3}
     status, problem = client.agent("choices", {"choices": [own, other]})
     assert (status, problem["field"]) == (422, "choices.1.chosen")
+    milliseconds = {**own, "id": "c2", "at": 1.8e12}
+    status, problem = client.agent("choices", {"choices": [milliseconds]})
+    assert (status, problem["field"]) == (422, "choices.0.at")
 
 
 def test_transitions_are_recorded_all_or_none(client: Client) -> None:

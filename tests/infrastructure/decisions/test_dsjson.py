@@ -68,6 +68,12 @@ def test_what_is_written_means_what_the_format_says() -> None:
         write_line(replace(DECISION, propensity=None))
 
 
+@pytest.mark.parametrize("at", [1.8e12, -1e300, 1e300])
+def test_a_time_that_no_calendar_has_keeps_nothing_from_being_written(at: float) -> None:
+    written = json.loads(write_line(replace(DECISION, at=at)))
+    assert written["Timestamp"] == "1970-01-01T00:00:00.000000Z"
+
+
 def test_a_line_of_another_writer_is_read() -> None:
     decision = read_line(line())
     assert decision.id == "e-1"
