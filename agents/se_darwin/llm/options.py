@@ -28,7 +28,7 @@ def problems_of(error: ValidationError) -> str:
 
 def _told(kind: str, message: str) -> str:
     if kind == "extra_forbidden":
-        return f"is no option; options are {', '.join(LLMOptions.model_fields)}"
+        return f"is not an option; options are {', '.join(LLMOptions.model_fields)}"
     return "is missing" if kind == "missing" else message.removeprefix("Value error, ")
 
 

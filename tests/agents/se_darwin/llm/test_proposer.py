@@ -278,7 +278,7 @@ def test_a_model_that_repeats_itself_is_not_asked_again(
         ({"max_cost": 1.0}, "needs input_price"),
         ({"key_file": "/nonexistent/key"}, "cannot be read"),
         ({"key_variable": "NO_SUCH_KEY_38"}, "is not set"),
-        ({"temperature": 1}, "is no option; options are url, model"),
+        ({"temperature": 1}, "is not an option; options are url, model"),
         ({"samples": 0}, "samples"),
     ],
 )
