@@ -33,7 +33,7 @@ from infrastructure.decisions.off_policy import (
 
 SETS = ("breast_cancer", "digits", "wine")
 EXPLORATIONS = (0.5, 1.0)
-ROWS = 24_000  # decisions of a replication: enough in all six rows, as seeds of their own showed
+ROWS = 12_000  # decisions of a replication
 SUFFICIENT = 0.9  # share of the replications with enough from which coverage is shown
 
 

@@ -7,31 +7,22 @@ file in ``agents.d``, the replay buffer, the run's training, the gate, and the p
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import structlog
-import torch
-
 from agents.replay_agent import ReplayAgent
 from benchmarks.bandit.sets import Context, Rounds
+from benchmarks.measuring.agent_run import run_context, train_and_publish
 from genesis_fp16.models import load_published
 from genesis_fp16.predictor.models import ServedModel
-from infrastructure.agent_contract import EvaluationReport, RunContext, Transition
+from infrastructure.agent_contract import Transition
 from infrastructure.agent_contract.agent import InsufficientDataError
-from infrastructure.agent_contract.run_context import Budget
-from infrastructure.events import PrecisionState
 from infrastructure.options.exploration import Exploration, choose
-from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.loop import LoopOptions, train
 from infrastructure.trajectories import ReplayBuffer
 
 NAME = "bandit"
-_CPU = torch.device("cpu")
-_FP32 = PrecisionState(requested="fp32", effective="fp32", reason="no_accelerator")
 
 
 class OurLoop:
@@ -89,29 +80,14 @@ class OurLoop:
         """Run: train, and publish what the gate lets through."""
         began, self._runs = time.process_time(), self._runs + 1
         self._buffer.flush()
-        agent, context = ReplayAgent(self._definition), self._context()
+        agent, run = ReplayAgent(self._definition), str(self._runs)
+        context = run_context(NAME, self._agent_folder, run, self._seed)
+        buffer = ReplayBuffer(self._agent_folder / "replay")
         try:
-            job = agent.build_job(context, ReplayBuffer(self._agent_folder / "replay").read())
+            publication, _ = train_and_publish(agent, context, buffer)
         except InsufficientDataError as error:
             self.log.append(f"run {self._runs}: {error}")
             return
-        result = train(
-            job,
-            device=_CPU,
-            precision=_FP32,
-            config=FP16TrainingConfig(),
-            options=LoopOptions(seed=self._seed, checkpoint_interval_seconds=math.inf),
-            folder=context.run_folder / "checkpoints",
-            emit=lambda _event: None,
-            commands=tuple,
-            best_epoch=context.run_folder / "best-epoch.pt",
-        )
-        if result.evaluation is None:
-            raise RuntimeError("the training ended without an evaluation")
-        report = EvaluationReport(
-            evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
-        )
-        publication = agent.publish(context, job.model.eval(), report)
         self.log.append(
             f"run {self._runs}: {publication.published} {publication.reason} "
             f"({time.process_time() - began:.1f} s)"
@@ -123,23 +99,6 @@ class OurLoop:
         """Remove the home."""
         self._buffer.close()
         self._folder.cleanup()
-
-    def _context(self) -> RunContext:
-        run_folder = self._agent_folder / "runs" / str(self._runs)
-        run_folder.mkdir(parents=True)
-        return RunContext(
-            run_id=str(self._runs),
-            attempt=1,
-            agent=NAME,
-            device="cpu",
-            seed=self._seed,
-            agent_folder=self._agent_folder,
-            run_folder=run_folder,
-            budget=Budget(seconds=3600.0, transitions=1_000_000),
-            settings=None,
-            logger=structlog.wrap_logger(structlog.PrintLogger(), processors=[_silence]),
-            report_progress=lambda *_, **__: None,
-        )
 
 
 def _definition(rounds: Rounds) -> str:
@@ -176,7 +135,3 @@ def _shuffled(count: int, *seeds: object) -> list[int]:
     while places:
         order.append(places.pop(choose([1.0 / len(places)] * len(places), *seeds, len(places))))
     return order
-
-
-def _silence(*_: object) -> str:
-    raise structlog.DropEvent

@@ -7,7 +7,6 @@ trains and publishes with its defaults, as in a run of the daemon.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -15,25 +14,17 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-import structlog
-import torch
-
 from agents.replay_agent import ReplayAgent
+from benchmarks.measuring.agent_run import run_context, train_and_publish
 from benchmarks.world_model.memory import PeakMemory
 from benchmarks.world_model.recording import Recording
-from infrastructure.agent_contract import EvaluationReport, Publication, RunContext, Transition
-from infrastructure.agent_contract.run_context import Budget
+from infrastructure.agent_contract import Publication, Transition
 from infrastructure.agent_contract.transition import TransitionSpec
-from infrastructure.events import PrecisionState
-from infrastructure.training import FP16TrainingConfig
-from infrastructure.training.loop import LoopOptions, train
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.trajectories.schema import spec_to_json
 from infrastructure.world_model import WorldModel
 
 NAME = "measured"
-_CPU = torch.device("cpu")
-_FP32 = PrecisionState(requested="fp32", effective="fp32", reason="no_accelerator")
 
 
 class ObservedAgent(ReplayAgent):
@@ -79,31 +70,17 @@ def fit(home: Path, recording: Recording, seed: int) -> Fit:
     records.parent.mkdir(parents=True)
     with records.open("w") as file:
         file.writelines(map(_line, count(), recording.transitions))
-    agent, context = ObservedAgent(definition), _context(home, seed)
+    agent, context = (
+        ObservedAgent(definition),
+        run_context(NAME, home / "agents" / NAME, "measured", seed),
+    )
     buffer = ReplayBuffer(context.agent_folder / "replay")
     with closing(buffer):
         for transition in agent.collect(context):
             buffer.append(transition)
     with PeakMemory() as memory:
         begun = time.process_time()
-        job = agent.build_job(context, buffer.read())
-        result = train(
-            job,
-            device=_CPU,
-            precision=_FP32,
-            config=FP16TrainingConfig(),
-            options=LoopOptions(seed=seed, checkpoint_interval_seconds=math.inf),
-            folder=context.run_folder / "checkpoints",
-            emit=lambda _event: None,
-            commands=tuple,
-            best_epoch=context.run_folder / "best-epoch.pt",
-        )
-        if result.evaluation is None:
-            raise RuntimeError("the training ended without an evaluation")
-        report = EvaluationReport(
-            evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
-        )
-        publication = agent.publish(context, job.model.eval(), report)
+        publication, steps = train_and_publish(agent, context, buffer)
         seconds = time.process_time() - begun
     if agent.fitted is None:
         raise RuntimeError("the agent published without an evaluation of its model")
@@ -111,7 +88,7 @@ def fit(home: Path, recording: Recording, seed: int) -> Fit:
         model=agent.fitted,
         test=agent.test,
         publication=publication,
-        steps=result.steps,
+        steps=steps,
         seconds=seconds,
         mebibytes=memory.mebibytes,
     )
@@ -143,26 +120,3 @@ def _line(number: int, transition: Transition) -> str:
         "terminated": transition.terminated,
     }
     return json.dumps(record) + "\n"
-
-
-def _context(home: Path, seed: int) -> RunContext:
-    folder = home / "agents" / NAME
-    run_folder = folder / "runs" / "measured"
-    run_folder.mkdir(parents=True)
-    return RunContext(
-        run_id="measured",
-        attempt=1,
-        agent=NAME,
-        device="cpu",
-        seed=seed,
-        agent_folder=folder,
-        run_folder=run_folder,
-        budget=Budget(seconds=3600.0, transitions=1_000_000),
-        settings=None,
-        logger=structlog.wrap_logger(structlog.PrintLogger(), processors=[_silence]),
-        report_progress=lambda *_, **__: None,
-    )
-
-
-def _silence(*_: object) -> str:
-    raise structlog.DropEvent

@@ -1,0 +1,68 @@
+"""A run of an agent in this process, as the daemon's worker does it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import structlog
+import torch
+
+from agents.replay_agent import ReplayAgent
+from infrastructure.agent_contract import EvaluationReport, Publication, RunContext
+from infrastructure.agent_contract.run_context import Budget
+from infrastructure.events import PrecisionState
+from infrastructure.training import FP16TrainingConfig
+from infrastructure.training.loop import LoopOptions, train
+from infrastructure.trajectories import ReplayBuffer
+
+
+def run_context(agent: str, agent_folder: Path, run_id: str, seed: int) -> RunContext:
+    """Context of a run on the CPU; its folder is made."""
+    run_folder = agent_folder / "runs" / run_id
+    run_folder.mkdir(parents=True)
+    return RunContext(
+        run_id=run_id,
+        attempt=1,
+        agent=agent,
+        device="cpu",
+        seed=seed,
+        agent_folder=agent_folder,
+        run_folder=run_folder,
+        budget=Budget(seconds=3600.0, transitions=1_000_000),
+        settings=None,
+        logger=structlog.wrap_logger(structlog.PrintLogger(), processors=[_silence]),
+        report_progress=lambda *_, **__: None,
+    )
+
+
+def train_and_publish(
+    agent: ReplayAgent, context: RunContext, buffer: ReplayBuffer
+) -> tuple[Publication, int]:
+    """Train on *buffer* in FP32; return the gate's decision, and the number of optimizer steps.
+
+    Raises:
+        InsufficientDataError: There are too few transitions.
+    """
+    job = agent.build_job(context, buffer.read())
+    result = train(
+        job,
+        device=torch.device("cpu"),
+        precision=PrecisionState(requested="fp32", effective="fp32", reason="no_accelerator"),
+        config=FP16TrainingConfig(),
+        options=LoopOptions(seed=context.seed, checkpoint_interval_seconds=math.inf),
+        folder=context.run_folder / "checkpoints",
+        emit=lambda _event: None,
+        commands=tuple,
+        best_epoch=context.run_folder / "best-epoch.pt",
+    )
+    if result.evaluation is None:
+        raise RuntimeError("the training ended without an evaluation")
+    report = EvaluationReport(
+        evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
+    )
+    return agent.publish(context, job.model.eval(), report), result.steps
+
+
+def _silence(*_: object) -> str:
+    raise structlog.DropEvent
