@@ -212,7 +212,7 @@ def main() -> None:
         plugin.mkdir()
         daemon = Daemon(folder / "daemon", python_path=guilty_plugin(plugin))
         configure(daemon)
-        cooldown = 120 if given.picture is None else 40  # most rounds are to meet a raised module
+        cooldown = 900 if given.picture is None else 40  # most rounds are to meet a raised module
         daemon.configure(GENESIS_GUARD_REENABLE="auto", GENESIS_GUARD_COOLDOWN_SECONDS=cooldown)
         try:
             if given.picture is not None:

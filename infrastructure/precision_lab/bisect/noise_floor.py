@@ -22,7 +22,12 @@ from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events import Role
 from infrastructure.events.role_precision import RolePrecision
 from infrastructure.precision_lab.errors import LabError
-from infrastructure.precision_lab.experiment import Experiment, ExperimentResult, in_fp32
+from infrastructure.precision_lab.experiment import (
+    GRADIENT,
+    Experiment,
+    ExperimentResult,
+    in_fp32,
+)
 from infrastructure.precision_lab.numerics import OperandNoise, unit_roundoff
 from infrastructure.precision_lab.progress import unreported
 
@@ -68,7 +73,9 @@ class NoiseFloor:
         runs: Number of repetitions: one in FP32, and four with other errors each.
         reference: The FP32 outcome.
         errors: Floor of each quantity, in its own unit. At least half a unit in the last place of
-            its largest root mean square, since the result itself may be stored in half.
+            its largest root mean square, since the result itself may be stored in half. Infinite
+            for a gradient that is rounding alone, which the errors move by as much as it is: that
+            of a bias before a batch normalisation is 0 but for it.
 
     Raises:
         NotFiniteError: The FP32 outcome is not finite.
@@ -100,6 +107,10 @@ class NoiseFloor:
             name: max(squares[name] ** 0.5, roundoff * _mean_square(value) ** 0.5)
             for name, value in expected.items()
         }
+        for parameter in self.reference.gradients():
+            name = f"{GRADIENT}{parameter}"
+            if 0 < _mean_square(expected[name]) <= squares[name]:
+                self.errors[name] = float("inf")
 
     def deviation(self, outcome: ExperimentResult) -> Deviation:
         """How far *outcome* is from the FP32 one."""

@@ -104,6 +104,16 @@ def test_a_healthy_model_raises_nothing() -> None:
     assert "agrees with FP32" in found.reason
 
 
+@pytest.mark.parametrize(("middle", "raised"), [(nn.Tanh, ()), (Large, ("6",))])
+def test_gradients_that_are_rounding_alone_blame_nothing(middle: Any, raised: Any) -> None:
+    """Those of the biases before batch normalisations."""
+    torch.manual_seed(1)
+    normalised = (nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.SiLU()) for _ in range(6))
+    model = nn.Sequential(*normalised, middle(), nn.Linear(16, 1))
+    found = search_rung(experiment(model), request(loss_scale=256.0))
+    assert found.modules == raised, found.reason
+
+
 def test_what_lies_outside_of_all_modules_raises_nothing() -> None:
     class Root(Network):
         def forward(self, x_BD: Tensor) -> Tensor:
