@@ -139,12 +139,14 @@ class LLMProposer:
             self._spending.problem = str(error)
             return
         self._spending.dropped[f"failed ({str(error)[:80]})"] += 1
-        wait = error.retry_seconds
-        if wait is None:
-            wait = min(_MOST_WAIT, _LEAST_WAIT * 2 ** (self._spending.requests - 1))
-        if wait > min(self._spending.seconds_left, request.seconds):
+        if request.is_cancelled():  # for another function of the file the next request may be made
+            return
+        wait, left = error.retry_seconds, self._spending.seconds_left
+        if wait is not None and wait > min(left, request.seconds):
             self._spending.problem = f"the server asks to wait {wait:.0f} s"
             return
+        if wait is None:
+            wait = min(_MOST_WAIT, _LEAST_WAIT * 2 ** (self._spending.requests - 1), max(0.0, left))
         ends = time.monotonic() + wait
         while time.monotonic() < ends and not request.is_cancelled():
             time.sleep(_POLL_SECONDS)
