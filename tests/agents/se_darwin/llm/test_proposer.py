@@ -212,13 +212,15 @@ def test_a_server_without_n_and_usage_is_asked_for_one_answer(
 
 def test_a_cancelled_stream_is_closed(server: Server, make: Callable[..., LLMProposer]) -> None:
     event = f"data: {json.dumps(chunk('x'))}\n\n".encode()
-    server.replies = [dribbling(event, 0.01)]
+    server.replies = [dribbling(event, 0.01), answering(FENCED)]
+    proposer = make()
     began = time.monotonic()
 
     def is_cancelled() -> bool:
         return bool(server.requests) and time.monotonic() - began > 0.3
 
-    assert _codes(make(), replace(REQUEST, is_cancelled=is_cancelled)) == []
+    assert _codes(proposer, replace(REQUEST, is_cancelled=is_cancelled)) == []
+    assert _codes(proposer) == [CODE], "for another function it is asked again"
     while not server.cancelled:
         assert time.monotonic() - began < 60, "the server goes on"
         time.sleep(0.01)
