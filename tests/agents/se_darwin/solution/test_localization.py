@@ -166,3 +166,18 @@ def test_the_functions_share_what_is_proposed() -> None:
     assert {function for function, _ in wordy.asked} == {"low", "high"}
     assert wordy.asked[0][1] == 4
     assert next(each for each in result["proposers"] if each["name"] == "wordy")["proposed"] == 8
+
+
+def test_modules_that_the_tests_import_late_are_found() -> None:
+    tests = """
+import unittest
+from program import low
+class LowTest(unittest.IsolatedAsyncioTestCase):
+    async def test_low(self):
+        self.assertTrue(low(1, 2))
+        self.assertFalse(low(2, 2))
+"""
+    found = EvolutionRequest(code=TWO, function="", test_code=tests).localize(5.0)
+
+    assert found.passed == (True, False)
+    assert [function.name for function in found.functions] == ["low"]
