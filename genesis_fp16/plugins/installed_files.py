@@ -78,11 +78,15 @@ def neighbours() -> Iterator[tuple[str, str]]:
     for other in distributions():
         with suppress(Exception):  # what is damaged in metadata of others is reported elsewhere
             name = str(other.metadata["Name"])
-            root = editable_sources(other) or _folder(other)
+            editable = editable_sources(other)
+            root = editable or _folder(other)
             for package in _PACKAGES if name != OWN_NAME else ():
                 place = root / package / "__init__.py"
-                recorded = any(str(file) == f"{package}/__init__.py" for file in other.files or ())
-                if place.exists() and (recorded or editable_sources(other) is not None):
+                if not place.exists():  # reading all that a distribution records takes longer
+                    continue
+                if editable or any(
+                    str(file) == f"{package}/__init__.py" for file in other.files or ()
+                ):
                     yield f"{name} {other.version}", str(place.parent)
 
 
