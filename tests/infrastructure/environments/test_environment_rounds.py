@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import gymnasium
 import pytest
 import torch
 
+from infrastructure.agent_contract import Transition
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob, Roles
 from infrastructure.environments import EnvironmentRounds, RoundOptions
 from infrastructure.environments.actions import UnsuitableActionsError
@@ -108,22 +110,46 @@ ENVIRONMENTS = {
 }
 
 
-@pytest.mark.parametrize("rounds_per_reset", [1, 3])
-@pytest.mark.parametrize("environments", ENVIRONMENTS)
-@pytest.mark.parametrize("stop_at", [2, 11, 22, 29])
-def test_a_stopped_run_resumes_bit_for_bit(stop_at, environments, rounds_per_reset, tmp_path):
-    def make(name: str) -> OnPolicyJob:
-        make_environments = ENVIRONMENTS[environments]
-        return make_job(tmp_path / name, make_environments, rounds_per_reset=rounds_per_reset)
+Whole = Callable[[str, int], tuple[TrainingResult, torch.Tensor, list[Transition]]]
 
-    undisturbed, stopped, resumed = make("whole"), make("parts"), make("parts")
-    expected, _ = run(undisturbed, tmp_path / "whole")
-    first, _ = run(stopped, tmp_path / "parts", at_calls(**{f"call_{stop_at}": Stop(reason="t")}))
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Result, weights and record of a run that nothing disturbs, made once for each case."""
+
+    @cache
+    def make(environments: str, rounds_per_reset: int) -> Any:
+        folder = tmp_path_factory.mktemp("whole")
+        job = make_job(folder, ENVIRONMENTS[environments], rounds_per_reset=rounds_per_reset)
+        result, _ = run(job, folder)
+        return result, weights(job), recorded(folder)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("environments", "stop_at", "rounds_per_reset"),
+    [  # each two of them together once at least
+        (name, stop_at, 1 if (place + number) % 2 else 3)
+        for place, name in enumerate(ENVIRONMENTS)
+        for number, stop_at in enumerate((2, 11, 22, 29))
+    ],
+)
+def test_a_stopped_run_resumes_bit_for_bit(
+    environments, stop_at, rounds_per_reset, whole: Whole, tmp_path
+):
+    def make() -> OnPolicyJob:
+        make_environments = ENVIRONMENTS[environments]
+        return make_job(tmp_path, make_environments, rounds_per_reset=rounds_per_reset)
+
+    expected, expected_weights, expected_record = whole(environments, rounds_per_reset)
+    stopped, resumed = make(), make()
+    first, _ = run(stopped, tmp_path, at_calls(**{f"call_{stop_at}": Stop(reason="t")}))
     assert first.outcome == "stopped"
-    result, _ = run(resumed, tmp_path / "parts")
+    result, _ = run(resumed, tmp_path)
     assert result.stats == expected.stats
-    assert torch.equal(weights(resumed), weights(undisturbed))
-    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    assert torch.equal(weights(resumed), expected_weights)
+    assert recorded(tmp_path) == expected_record
 
 
 def recurrent(forward: Any, observations: torch.Tensor, generator: Any, state: Any) -> Any:
@@ -222,24 +248,27 @@ def test_a_policy_that_changes_its_observations_in_place_does_not_change_the_rec
     assert warnings.told == []
 
 
-@pytest.mark.parametrize("lost_bytes", [0, 1, 2000])
-@pytest.mark.parametrize(("saved_at", "killed_at"), [(5, 6), (5, 12), (9, 30), (1, 25)])
+@pytest.mark.parametrize(
+    ("saved_at", "killed_at", "lost_bytes"),
+    [
+        (5, 6, 0),  # no round has begun since, so all that is recorded is known
+        *((*calls, lost) for calls in ((5, 12), (9, 30), (1, 25)) for lost in (0, 1, 2000)),
+    ],
+)
 def test_rounds_that_the_checkpoint_does_not_know_are_not_recorded_twice(
-    saved_at, killed_at, lost_bytes, tmp_path
+    saved_at, killed_at, lost_bytes, whole: Whole, tmp_path
 ):
-    expected = make_job(tmp_path / "whole", rounds_per_reset=3)
-    run(expected, tmp_path / "whole")
+    _, expected_weights, expected_record = whole("one", 3)
     killed, resumed = (make_job(tmp_path / "parts", rounds_per_reset=3) for _ in range(2))
     events = {f"call_{saved_at}": SaveCheckpoint(), f"call_{killed_at}": KilledError()}
     with pytest.raises(KilledError):
         run(killed, tmp_path / "parts", at_calls(**events))
     before = recorded(tmp_path / "parts")
     (segment,) = (tmp_path / "parts" / "agent" / "replay").iterdir()
-    if killed_at > saved_at + 4:  # a round has begun since, so its end may be missing
-        segment.write_bytes(segment.read_bytes()[: segment.stat().st_size - lost_bytes])
+    segment.write_bytes(segment.read_bytes()[: segment.stat().st_size - lost_bytes])
     run(resumed, tmp_path / "parts")
-    assert torch.equal(weights(resumed), weights(expected))
-    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    assert torch.equal(weights(resumed), expected_weights)
+    assert recorded(tmp_path / "parts") == expected_record
     assert len(before) <= len(recorded(tmp_path / "parts"))
 
 

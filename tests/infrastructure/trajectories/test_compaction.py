@@ -280,11 +280,11 @@ compaction.compact(Path(sys.argv[1]), step, smallest=0)
 """
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("forked")
 def test_a_compaction_killed_at_any_point_loses_nothing(folder):
     before, kills = _state(folder), 0
     for steps in itertools.count(step=3):
-        program = [sys.executable, "-c", _KILLED, str(folder), str(steps)]
+        program = [sys.executable, "-P", "-c", _KILLED, str(folder), str(steps)]
         code = subprocess.run(program, check=False).returncode
         assert _state(folder) == before
         if code == 0:

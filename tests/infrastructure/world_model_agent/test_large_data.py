@@ -13,7 +13,7 @@ from infrastructure.agent_contract.run_context import ROWS_FOLDER
 from infrastructure.agent_contract.transition import Transition
 from infrastructure.trajectories import ReplayBuffer
 
-pytestmark = pytest.mark.process  # trains for seconds
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]  # trains for seconds
 
 _PROGRAM = '''
 import os, signal, sys
@@ -111,7 +111,9 @@ def folder(tmp_path):
 
 def _attempt(folder, body):
     program = f"{_PROGRAM}\nfolder = Path(sys.argv[1])\n{body}\n"
-    return subprocess.run([sys.executable, "-c", program, str(folder)], check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-P", "-c", program, str(folder)], check=False
+    ).returncode
 
 
 _SAVE = """

@@ -222,7 +222,7 @@ def test_a_history_is_the_same_as_in_memory(tmp_path, prepare):
     assert torch.equal(_all(data.mapped)[0].dense, wanted.dense)
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("forked")
 def test_an_attempt_that_is_killed_while_it_encodes_leaves_nothing_in_the_way(
     buffer, prepare, tmp_path, spec
 ):
@@ -241,7 +241,7 @@ source = LargeDataSource(transitions=view, newest=1 << 40, report=report)
 prepare_large_data(spec, source, Path(sys.argv[1]) / "run" / "encoded-rows")
 """
     arguments = [str(tmp_path), json.dumps(spec_to_json(spec))]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
+    done = subprocess.run([sys.executable, "-P", "-c", program, *arguments], check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = [path for path in (tmp_path / "run").iterdir() if path.is_dir()]
     assert left.name.startswith(".encoded-rows.")
