@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.scenarios.__main__ import SCENARIOS, compare, main
 from benchmarks.scenarios.trajectories import TRANSITIONS, build_data
+from tests.preloaded import RUN_FILE
 
 pytestmark = pytest.mark.process
 
@@ -56,10 +57,11 @@ def test_whole_trajectories_are_held_out_and_data_repeat():
     assert torch.equal(held_out.y[0], held_out.x[1, :8])
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("name", ["benchmark_fp16_training", "benchmark_fp16_comprehensive"])
 def test_scripts_run_from_anywhere(tmp_path, name):
     done = subprocess.run(
-        [sys.executable, SCRIPTS / f"{name}.py", "--help"],
+        [sys.executable, "-P", "-c", RUN_FILE, SCRIPTS / f"{name}.py", "--help"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

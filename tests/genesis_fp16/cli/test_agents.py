@@ -11,7 +11,7 @@ from genesis_fp16.store import Store
 
 Ask = Callable[..., Result]
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forked")]
 
 
 def test_agents_answer_without_a_daemon(

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from typer.testing import Result
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_remedy_begins_at_the_left_however_long_other_findings_are(
     ask: Callable[..., Result], folder: Path
 ) -> None:

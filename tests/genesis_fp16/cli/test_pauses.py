@@ -63,6 +63,7 @@ def test_an_empty_reason_is_refused(ask: Ask, store: Store) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forked")
 def test_the_list_of_agents_shows_who_is_paused_and_why(
     ask: Ask, ask_json: AskJson, install_plugin: Callable[..., None], store: Store, folder
 ) -> None:

@@ -187,9 +187,10 @@ def test_the_weights_are_written_to_the_given_path(tmp_path):
     model.model.load_state_dict(saved["model_state"])
 
 
-@pytest.mark.process
+@pytest.mark.usefixtures("forked")
 def test_installed_names_are_where_genesis_imports_them_from():
     code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
         "from genesis_fp16.compatible import install; install()\n"
         "from infrastructure import OutcomeTag\n"
         "from infrastructure.training import (FP16Trainer, FP16TrainingConfig, PrecisionMode,"
@@ -199,6 +200,6 @@ def test_installed_names_are_where_genesis_imports_them_from():
         "print(OutcomeTag.SUCCESS.value, WorldModel().state_dim)\n"
         "print(get_world_model() is get_world_model())\n"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code]
+    command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["success", "128", "True"]

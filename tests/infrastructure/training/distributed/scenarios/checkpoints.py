@@ -85,14 +85,14 @@ def go_on_from_one(folder: Path) -> Any:
 @scenario
 def corrupt_shard(folder: Path) -> Any:
     folder = folder / "corrupt"
-    saved = run(job(batches=40), folder, once(), parallel="fsdp2", checkpoint_interval_seconds=0.0)
+    saved = run(job(batches=12), folder, once(), parallel="fsdp2", checkpoint_interval_seconds=0.0)
     if dist.get_rank() == 0:
         shards = shard_folders(max(folder.glob("step-*.pt")))[-1] / "rank-1.pt"
         data = bytearray(shards.read_bytes())
         data[len(data) // 2] ^= 0xFF
         shards.write_bytes(data)
     dist.barrier()
-    return {"saved": saved, "resumed": run(job(batches=40), folder, parallel="fsdp2")}
+    return {"saved": saved, "resumed": run(job(batches=12), folder, parallel="fsdp2")}
 
 
 @scenario

@@ -121,7 +121,7 @@ def go_back_together(folder: Path) -> Any:
         return value + math.nan if bad else value
 
     return run(
-        job(batches=400, epochs=1, loss=loss),
+        job(batches=120, epochs=1, loss=loss),
         folder / "back",
         config={"nonfinite_loss_patience": 20},
         stats_interval_steps=1,
