@@ -50,6 +50,7 @@ from infrastructure.world_model.model_files import BuildNetwork
 PROTOCOL = "1"
 MOST_BODY_BYTES = 4 << 20
 LARGE_BYTES = 32 << 10  # of a body whose texts may take long to encode
+MOST_LARGE = 64  # such requests at once
 _MOST_DISCARDED_BYTES = 64 << 20
 _JSON = b"application/json"
 
@@ -86,6 +87,7 @@ class App:
         self._own = OwnProcesses(self._agents, figures.notice)
         self._turns = defaultdict[str, _Turn](_Turn)
         self._large = ThreadPoolExecutor(1, "large", partial(torch.set_num_threads, 1))
+        self._large_turn, self._large_requests = asyncio.Lock(), 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._judge = Judge(self.models.peek, self._judge_elsewhere)
         self._tasks = set[asyncio.Task[None]]()
@@ -170,6 +172,20 @@ class App:
             raise ProblemError(405, f"{method} is not possible here: use POST", headers=_ALLOW)
         self._gate.check(scope, sent.get(b"authorization"), "ask")
         body = await _read(receive)
+        if len(body) <= LARGE_BYTES:
+            return await self._handle(parts, body)
+        if self._large_requests >= MOST_LARGE:
+            raise ProblemError(
+                503, f"{MOST_LARGE} large requests wait already", headers={"Retry-After": "1"}
+            )
+        self._large_requests += 1
+        try:
+            async with self._large_turn:  # only one is parsed: values take many times the bytes
+                return await self._handle(parts, body)
+        finally:
+            self._large_requests -= 1
+
+    async def _handle(self, parts: list[str], body: bytes) -> Answer:
         agent = self._known(parts[2])
         if len(parts) == 6 and parts[3] == "decisions" and parts[5] == "outcome":
             return await self._outcome(agent, parts[4], body)
