@@ -206,6 +206,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw an undisturbed ladder into this file")
     parser.add_argument("--minutes", type=float, default=3.0, help="that the picture shows")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the daemon ends, too
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as text:
         folder = Path(text)
         plugin = folder / "plugin"
