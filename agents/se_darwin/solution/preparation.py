@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agents.se_darwin.edits import Edit
 from agents.se_darwin.fork_server.given_modules import PROJECT_FOLDER, module_names
-from agents.se_darwin.sandbox import Limits, PytestSuite, PytestSuiteError, Sandbox
+from agents.se_darwin.sandbox import Limits, Output, PytestSuite, PytestSuiteError, Sandbox
 from agents.se_darwin.solution.imports import is_available, is_within
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.evaluation import Evaluation
@@ -164,13 +164,21 @@ def _runs_apart(task: RepairTask, sandbox: Sandbox, given: Evaluation) -> bool:
     """Whether the tests give the same results as in the program's process, *given*, in their own.
 
     They do not if they give the function, or get from it, what cannot be sent to another process.
+    A check that gets or raises something else there has another result, although both fail.
     Checks that did not run in a process of their own, because an earlier one hangs, tell nothing.
     """
     if task.suite is None:
         return True
     [apart] = task.evaluate(sandbox, [(given.edits, given.source)], coverage=True)
-    pairs = zip(apart.execution.outputs, apart.passed, given.passed, strict=True)
-    return all(output is None or (output.kind != "strange" and a == b) for output, a, b in pairs)
+    outputs = zip(apart.execution.outputs, given.execution.outputs, strict=True)
+    return all(
+        ours is None or (ours.kind != "strange" and theirs is not None and _same(ours, theirs))
+        for ours, theirs in outputs
+    )
+
+
+def _same(one: Output, other: Output) -> bool:
+    return (one.kind, one.text) == (other.kind, other.text)
 
 
 def _check_reached(given: Evaluation, task: RepairTask, sandbox: Sandbox, most: Limits) -> None:

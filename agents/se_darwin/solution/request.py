@@ -49,6 +49,10 @@ _SHARING_WORDS = (
     *("monkeypatch", "mock"),
 )
 _ASYNCHRONOUS = "async"  # also in asyncio: the sandbox gives the program its own event loop
+_INTERRUPTING_WORDS = (  # in tests that end, or overtake, a call of an asynchronous function
+    *("timeout", "wait_for", "wait(", "cancel", "shield", "move_on_after", "fail_after"),
+    *("create_task", "ensure_future", "gather", "start_soon", "as_completed"),
+)
 _FILE_WORDS = ("tmp_path", "tempfile")  # in tests, or a program, that make files
 
 
@@ -343,8 +347,14 @@ class EvolutionRequest(BaseModel):
         return PytestSuite.prepare(tests, self._program, self.function)
 
     def _shares_process(self) -> bool:
-        """Whether the tests see or change the program's process by more than calls."""
-        return any(word in text for text in self._test_sources for word in _SHARING_WORDS)
+        """Whether the tests see or change the program's process by more than calls.
+
+        Another process answers a call at once: an event loop here cannot interrupt it.
+        """
+        words = _SHARING_WORDS
+        if "async def" in self.code:
+            words += _INTERRUPTING_WORDS
+        return any(word in text for text in self._test_sources for word in words)
 
     @property
     def _program(self) -> ProgramSources:

@@ -109,7 +109,9 @@ class RepairTask:
         return evaluations
 
     def check_order(self, sandbox: Sandbox, repair: Evaluation) -> Evaluation:
-        """Run *repair* under the other `hash_seeds` if it passes every test and has sets.
+        """Run *repair* under the other `hash_seeds` if it passes every test and there are sets.
+
+        They may be in the program, or in its tests, which give them to it.
 
         Returns:
             *repair*, or the evaluation under a seed with which it fails a test.
@@ -123,8 +125,12 @@ class RepairTask:
         return repair
 
     def _sources(self, source: str) -> list[str]:
-        own_modules = self.suite.program.own_modules.values() if self.suite is not None else ()
-        return [source, *own_modules]
+        """Sources of the program and of all that it runs with."""
+        if self.suite is None:
+            return [source, *self.check_names]
+        suite = self.suite
+        own_modules = suite.program.own_modules.values()
+        return [source, *own_modules, suite.tests, *suite.conftests, *suite.helpers.values()]
 
     def _run_alone(self, sandbox: Sandbox, program: tuple[frozenset[Edit], str]) -> Evaluation:
         """Evaluate *program* as `screen` confirms it."""

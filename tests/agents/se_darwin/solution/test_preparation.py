@@ -125,6 +125,30 @@ def test_what_can_be_sent_is_confirmed_in_two_processes(sandbox: Sandbox) -> Non
     assert not task.suite.within
 
 
+STATEFUL = "seen = []\ndef solve(x):\n    seen.append(x)\n    return x"
+WAITS = "async def solve(x):\n    return x"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("code", "test"),
+    [
+        (STATEFUL, "program.solve(1); [one] = program.seen; assert one == 2"),
+        (STATEFUL, "program.solve(1); assert len(program.seen) == 2"),
+        (WAITS, "assert asyncio.run(asyncio.wait_for(program.solve(1), 0.1)) == 2"),
+    ],
+)
+def test_checks_that_may_only_pass_in_one_process_are_run_in_one(code: str, test: str) -> None:
+    tests = f"import asyncio, program\ndef test_a():\n    {test}\n"
+    request = EvolutionRequest(code=code, function="solve", test_code=tests)
+    with request.sandbox() as sandbox:
+        task = request.task(sandbox, 1.0)
+    assert task.given is not None
+    assert not task.given.fixed
+    assert task.suite is not None
+    assert task.suite.within
+
+
 @pytest.mark.process
 def test_what_the_sandbox_does_not_allow_is_named_and_left_out() -> None:
     """No program can pass such a test, so the search need not try."""

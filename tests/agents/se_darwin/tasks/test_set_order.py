@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
 import pytest
 
 from agents.se_darwin.edits import EditSpace
 from agents.se_darwin.sandbox import Sandbox, TestCase
+from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin.tasks import RepairTask
 from agents.se_darwin.tasks.set_order import HASH_SEEDS, uses_sets
 from benchmarks.se_darwin.set_order import broken_seeds, order_bugs
@@ -52,6 +54,33 @@ def test_a_program_that_passes_under_one_order_only_is_no_repair() -> None:
         assert others == [sandbox.with_hash_seed(seed) for seed in HASH_SEEDS]
     with pytest.raises(RuntimeError, match="closed"):
         others[0].run([lucky], [test], function="solve")
+
+
+def test_sets_that_the_tests_give_to_a_program_count() -> None:
+    words = {"ab", "blue", "cd"}
+    lucky = "def solve(words):\n    return list(words)"
+    with Sandbox() as sandbox:
+        [execution] = sandbox.run([lucky], [TestCase.returning((words,), [])], function="solve")
+        output = execution.outputs[0]
+        assert output is not None
+        task = RepairTask(
+            name="order",
+            function="solve",
+            module=None,
+            space=EditSpace("def solve(words):\n    return words", "solve"),
+            tests=(TestCase(arguments=(words,), kind="value", expected=output.text),),
+            hash_seeds=HASH_SEEDS[:2],
+        )
+        [found] = task.screen(sandbox, [(frozenset(), lucky)])
+        assert found.depends_on_order
+        tests = "from program import solve\ndef test_a():\n    assert solve({'ab', 'blue'}) == %s\n"
+        request = EvolutionRequest(
+            code="def solve(words):\n    return words",
+            function="solve",
+            test_code=tests % [word for word in ast.literal_eval(output.text) if word != "cd"],
+        )
+        [found] = request.task(sandbox, 5.0).screen(sandbox, [(frozenset(), lucky)])
+        assert found.depends_on_order
 
 
 def test_the_benchmark_has_twenty_functions_that_depend_on_order() -> None:
