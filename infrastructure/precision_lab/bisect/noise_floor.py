@@ -31,7 +31,9 @@ from infrastructure.precision_lab.experiment import (
 from infrastructure.precision_lab.numerics import OperandNoise, unit_roundoff
 from infrastructure.precision_lab.progress import unreported
 
-_SEEDS = range(4)  # of the errors
+_SEEDS = range(8)  # of the errors
+_FP32_SHARE = 2.0**-11  # of FP16's errors: about the rounding of FP32
+_ROUNDING = 0.01  # of a gradient, moved by that
 
 
 class NotFiniteError(LabError, ValueError):
@@ -70,12 +72,12 @@ class NoiseFloor:
         progress: Told of each run.
 
     Attributes:
-        runs: Number of repetitions: one in FP32, and four with other errors each.
+        runs: Number of repetitions: two in FP32, and eight with other errors each.
         reference: The FP32 outcome.
         errors: Floor of each quantity, in its own unit. At least half a unit in the last place of
             its largest root mean square, since the result itself may be stored in half. Infinite
-            for a gradient that is rounding alone, which the errors move by as much as it is: that
-            of a bias before a batch normalisation is 0 but for it.
+            for a gradient that is rounding alone, which errors as small as FP32's move: that of a
+            bias before a batch normalisation is 0 but for them.
 
     Raises:
         NotFiniteError: The FP32 outcome is not finite.
@@ -88,7 +90,7 @@ class NoiseFloor:
         progress: ReportProgress = unreported,
     ) -> None:
         unit = "repetitions for the noise floor"
-        self.runs = 1 + len(_SEEDS)
+        self.runs = 2 + len(_SEEDS)
         progress(0, self.runs, unit=unit)
         self.reference = experiment.run(in_fp32)
         expected = self.reference.quantities
@@ -107,9 +109,13 @@ class NoiseFloor:
             name: max(squares[name] ** 0.5, roundoff * _mean_square(value) ** 0.5)
             for name, value in expected.items()
         }
+        progress(self.runs - 1, self.runs, unit=unit)
+        with OperandNoise(precisions, len(_SEEDS), share=_FP32_SHARE) as noise:
+            moved = experiment.run(noise.role).quantities
         for parameter in self.reference.gradients():
             name = f"{GRADIENT}{parameter}"
-            if 0 < _mean_square(expected[name]) <= squares[name]:
+            size, by = _mean_square(expected[name]), _mean_square(moved[name] - expected[name])
+            if by > 0 and by >= _ROUNDING**2 * size:
                 self.errors[name] = float("inf")
 
     def deviation(self, outcome: ExperimentResult) -> Deviation:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,12 +32,20 @@ class MeanGradients:
         self._losses, self._loss_scale = losses, loss_scale
         self._sums: dict[str, Tensor] = {}
 
-    def add(self, loss: Tensor) -> None:
-        """Add the gradients of *loss*, []. They have the types of the parameters before that."""
-        gradients = torch.autograd.grad(
-            loss * self._loss_scale, tuple(self._parameters.values()), allow_unused=True
-        )
-        for (name, parameter), gradient in zip(self._parameters.items(), gradients, strict=True):
+    def add(self, loss: Tensor, within: Callable[..., Any] | None = None) -> None:
+        """Add the gradients of *loss*, []. They have the types of the parameters before that.
+
+        Args:
+            within: Calls its argument in the region of the forward pass, which activation
+                checkpointing repeats in the backward pass.
+        """
+        scaled = loss * self._loss_scale
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        # Of the whole graph: checkpointing cannot give the gradients of single inputs.
+        (within or _call)(lambda: _backward(scaled))
+        for name, parameter in self._parameters.items():
+            gradient, parameter.grad = parameter.grad, None
             whole = torch.zeros_like(parameter) if gradient is None else gradient
             part = whole.detach().float().cpu() / (self._loss_scale * self._losses)
             self._sums[name] = self._sums[name] + part if name in self._sums else part
@@ -44,3 +53,13 @@ class MeanGradients:
     def quantities(self) -> dict[str, Tensor]:
         """Gradient of the mean loss by ``gradient:<role>.<parameter>``, float32 on the CPU."""
         return self._sums
+
+
+def _call(function: Callable[[], None]) -> None:
+    function()
+
+
+def _backward(loss: Tensor) -> None:
+    edge = torch.autograd.graph.get_gradient_edge(loss)  # else no mode is active in the pass
+    with torch.autocast(loss.device.type, enabled=False):  # as in a training
+        torch.autograd.backward(edge)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,6 +50,6 @@ class WorldModelExperiment:
         with torch.enable_grad():
             for batch in self.batches:
                 loss = kernels.compute(Role.WORLD_MODEL, self.loss, model, batch)
-                gradients.add(loss)
+                gradients.add(loss, partial(kernels.compute, Role.WORLD_MODEL))
                 losses.append(loss.detach().float().cpu())
         return ExperimentResult(quantities={"loss": torch.stack(losses), **gradients.quantities()})

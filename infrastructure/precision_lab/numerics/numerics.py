@@ -23,6 +23,7 @@ from infrastructure.precision_lab.numerics.call import HALF, Call, tensors_in
 from infrastructure.precision_lab.numerics.functions import Kind
 from infrastructure.precision_lab.numerics.pure import run_pure, widened
 from infrastructure.precision_lab.places import Operation, Place
+from infrastructure.torch_internals.backward_pass import in_own_backward
 from infrastructure.torch_internals.torch_function import without_torch_function
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.outputs import to_float32
@@ -147,7 +148,7 @@ class Numerics(TorchFunctionMode):
     ) -> Any:
         del types
         call = Call(func, args, kwargs or {})
-        if call.kind is Kind.OPAQUE:
+        if call.kind is Kind.OPAQUE or in_own_backward():
             return call.run()
         if not self._running:
             return _run_fp32(call)

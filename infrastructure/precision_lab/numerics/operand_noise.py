@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from infrastructure.events import Role
 from infrastructure.events.role_precision import FP32, RolePrecision
 from infrastructure.precision_lab.numerics.call import Call, map_tensors
+from infrastructure.torch_internals.backward_pass import in_own_backward
 from infrastructure.training.precision import Precision
 
 
@@ -22,11 +23,14 @@ class OperandNoise(TorchFunctionMode):
     Args:
         precisions: Types of each role. Roles with a half type are disturbed.
         seed: Seed of the errors.
+        share: Of these errors.
     """
 
-    def __init__(self, precisions: Mapping[Role, RolePrecision], seed: int) -> None:
+    def __init__(
+        self, precisions: Mapping[Role, RolePrecision], seed: int, *, share: float = 1.0
+    ) -> None:
         super().__init__()
-        self._units = {role: unit_roundoff(precisions.get(role, FP32)) for role in Role}
+        self._units = {role: share * unit_roundoff(precisions.get(role, FP32)) for role in Role}
         self._unit = 0.0
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
@@ -49,7 +53,7 @@ class OperandNoise(TorchFunctionMode):
     ) -> Any:
         del types
         call = Call(func, args, kwargs or {})
-        if not self._unit or not call.is_product:
+        if not self._unit or not call.is_product or in_own_backward():
             return call.run()
         # A vector that is added, such as a bias, and a mask are not operands.
         first = 1 if func.__name__.startswith(("add", "badd")) else 0

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from infrastructure.events import Role
+from infrastructure.events.role_precision import PRESETS
+from infrastructure.precision_lab.bisect.bisect import bisect
 from infrastructure.precision_lab.experiments import WorldModelExperiment
 from infrastructure.precision_lab.rung import LossHistory, RungRequest
 from infrastructure.precision_lab.rung.search import PartLosses, search_rung
@@ -112,6 +115,27 @@ def test_gradients_that_are_rounding_alone_blame_nothing(middle: Any, raised: An
     model = nn.Sequential(*normalised, middle(), nn.Linear(16, 1))
     found = search_rung(experiment(model), request(loss_scale=256.0))
     assert found.modules == raised, found.reason
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_repeats_what_the_forward_pass_did(reentrant: bool) -> None:
+    class Repeated(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x_BD: Tensor) -> Tensor:
+            result_BD: Tensor = checkpoint(self.inner, x_BD, use_reentrant=reentrant)
+            return result_BD
+
+    found = search_rung(experiment(network(Repeated(Large()))), request())
+    assert found.modules == ("middle.inner",), found.reason
+    assert not search_rung(experiment(network(Repeated(nn.Linear(16, 16)))), request()).modules
+    model = network(Repeated(Large()))
+    found_places = bisect(experiment(model), PRESETS["fp16"])
+    assert [str(c.place) for c in found_places.culprits] == ["world_model:middle.inner:compute"]
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_what_lies_outside_of_all_modules_raises_nothing() -> None:
