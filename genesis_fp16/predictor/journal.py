@@ -161,7 +161,8 @@ class Journal:
             fields: Fields of the outcome that are known; ``final`` tells whether others follow.
 
         Raises:
-            ProblemError: The decision is not known, has another outcome already, or the disk fails.
+            ProblemError: The decision is not known, has another outcome already, or a partial one
+                and its deadline has passed; or the disk fails.
         """
         async with self._alone(name):
             known = self._find(name)
@@ -187,6 +188,13 @@ class Journal:
                 )
             now, state = self._clock(), "recorded" if final else "partial"
             late = now > known.deadline
+            if late and known.state == "partial":
+                raise ProblemError(
+                    409,
+                    f"this comes too late for decision {name!r}: what was reported of it before "
+                    "its deadline counts as its outcome. Report all of an outcome within "
+                    "GENESIS_PREDICT_OUTCOME_SECONDS",
+                )
             earlier, given = known.fields or {}, _given(fields)
             merged = {**earlier, **given}
             if "next_observation" in merged:
@@ -201,7 +209,6 @@ class Journal:
                 "of": known.place,
                 "deadline": known.deadline,
                 "state": "late" if late else state,
-                "superfluous": late and known.state == "partial",
                 **merged,
             }
             await self._record([record])

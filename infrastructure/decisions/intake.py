@@ -30,6 +30,7 @@ STATE_FILE = "taken-in.json"  # beside the segments
 DECISION_KEY = "decision"
 """Name in `Transition.info` of the decision that a transition was made from."""
 _LOCK = ".intake.lock"
+_SETTLING_SECONDS = 10.0  # after a deadline, in which reports that came in time are written
 _MOST_STATE_BYTES = 1 << 28
 
 
@@ -140,7 +141,8 @@ class _Reading:
                 yield from self._encoded(partial(parse_transition, body), record)
             elif record["kind"] == "outcome":
                 yield from self._outcome(record, place)
-        due = [name for name, (_, _, deadline) in state.partial.items() if deadline < now]
+        until = now - _SETTLING_SECONDS
+        due = [name for name, (_, _, deadline) in state.partial.items() if deadline < until]
         for name in due:
             segment, offset, _ = state.partial.pop(name)
             yield from self._outcome_at(Place(segment, offset))
@@ -150,8 +152,7 @@ class _Reading:
             self._state.partial[record["id"]] = (*place, record["deadline"])
             return
         self._state.partial.pop(record["id"], None)
-        if not record["superfluous"]:
-            yield from self._joined(record)
+        yield from self._joined(record)
 
     def _outcome_at(self, place: Place) -> Iterator[bytes]:
         try:

@@ -152,7 +152,6 @@ def _append(writer: DecisionLog, decisions: Sequence[LoggedDecision]) -> None:
             "of": place,
             "deadline": each.at,
             "state": "recorded",
-            "superfluous": False,
             "next_observation": each.next_observation,
             **({} if each.reward is None else {"reward": each.reward}),
         }

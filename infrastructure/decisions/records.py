@@ -12,9 +12,9 @@ what the client sent). Further fields by kind:
   null.
 - ``outcome``: ``id`` is the decision's; ``of``, segment and offset of the decision's or choice's
   record, and its ``deadline``; ``report``, the id of the report or null; ``state``, one of
-  ``recorded``, ``partial`` and ``late``; ``superfluous``, true for a late report on a decision
-  whose partial outcome counted at its deadline; and all fields that were reported so far:
-  ``next_observation``, ``reward``, ``terminated``, ``error``.
+  ``recorded``, ``partial`` and ``late``; and all fields that were reported so far:
+  ``next_observation``, ``reward``, ``terminated``, ``error``. A partial outcome counts once the
+  deadline has passed; after that, a decision that has one takes no further report.
 - ``transition``: ``transition``, the fields of a `Transition`.
 """
 

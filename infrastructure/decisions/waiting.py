@@ -47,5 +47,5 @@ class WaitingOutcomes:
 
 def _is_outcome(record: LogRecord) -> bool:
     if record["kind"] == "outcome":
-        return record["state"] != "partial" and not record["superfluous"]
+        return bool(record["state"] != "partial")
     return bool(record["kind"] == "transition")

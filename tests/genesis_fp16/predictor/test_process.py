@@ -281,6 +281,22 @@ def test_a_late_outcome_is_said_to_be_late(start: Start) -> None:
     assert client.agent(f"decisions/{name}/outcome", {"reward": 1.0})[1]["state"] == "repeated"
 
 
+def test_a_partial_outcome_counts_and_a_report_after_its_deadline_is_refused(start: Start) -> None:
+    predictor = start(outcome_seconds=2.0)
+    client, agent = predictor.client(), predictor.home / "agents" / "qa"
+    deadline = client.agent("decisions", {**QUESTION, "id": "d1"})[1]["deadline"]
+    partial = {"next_observation": {"ok": "yes"}, "final": False}
+    assert client.agent("decisions/d1/outcome", partial)[1]["state"] == "partial"
+    while time.time() <= deadline:
+        time.sleep(0.05)
+    status, problem = client.agent("decisions/d1/outcome", {"reward": 1.0})
+    assert (status, "too late" in problem["detail"]) == (409, True)
+    assert client.agent("decisions/d1/outcome", partial)[1]["state"] == "repeated"
+    assert take_in(agent / "decisions", agent / "replay", now=deadline + 60.0).transitions == 1
+    (row,) = ReplayBuffer(agent / "replay").read()
+    assert (row.next_observation, row.propensity) == ({"ok": "yes"}, 1.0)
+
+
 def test_models_least_recently_used_leave(
     start: Start, tmp_path: Path, models: dict[str, Path]
 ) -> None:

@@ -42,7 +42,6 @@ def report(log: DecisionLog, name: str, of: Place, state: str = "recorded", **fi
         "of": of,
         "state": state,
         "deadline": 1000.0,
-        "superfluous": False,
         "next_observation": {"ok": "yes"},
         "reward": 1.0,
     }
@@ -90,11 +89,10 @@ def test_a_partial_outcome_counts_at_its_deadline_unless_a_final_one_comes(
     first, second = decide(log, "d1"), decide(log, "d2")
     report(log, "d1", first, "partial", reward=0.5)
     report(log, "d2", second, "partial", reward=0.5)
-    assert take(tmp_path, now=500.0) == 0
+    assert take(tmp_path, now=500.0) == take(tmp_path, now=1001.0) == 0
     report(log, "d2", second, reward=2.0)
     assert take(tmp_path, now=LATER) == 2
     assert sorted(transition.reward for transition in recorded(tmp_path)) == [0.5, 2.0]
-    report(log, "d1", first, "late", superfluous=True)
     assert take(tmp_path, now=LATER) == 0
 
 
@@ -145,7 +143,6 @@ def test_what_waits_for_the_next_run_is_counted_in_the_log(tmp_path: Path, log: 
     report(log, "d2", second, "partial")
     log.append([{"kind": "transition", "id": "t", "transition": {}}])
     assert waiting.count() == 2, "a partial outcome waits for its decision's final one"
-    report(log, "d2", second, "late", superfluous=True)
     assert waiting.count(0.0) == 2
     assert WaitingOutcomes(tmp_path / "decisions").count() == 2, "after a restart"
     take(tmp_path)

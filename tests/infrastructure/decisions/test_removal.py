@@ -50,7 +50,7 @@ def fill(log: DecisionLog, name: str, group: str, text: str) -> Place:
     (place,) = log.append([decision])
     outcome = {
         **{"kind": "outcome", "id": name, "of": place, "state": "recorded", "deadline": 1e9},
-        **{"superfluous": False, "next_observation": {"text": text}, "reward": 1.0},
+        **{"next_observation": {"text": text}, "reward": 1.0},
     }
     body = BODY | {"group": group, "observation": {"text": text}}
     log.append([outcome, {"kind": "transition", "id": f"t-{name}", "transition": body}])

@@ -83,7 +83,6 @@ def _write(folder, explore, *, rewards):
                     "of": place,
                     "state": "recorded",
                     "deadline": 1e12,
-                    "superfluous": False,
                     "next_observation": {"ok": "yes" if ok else "no"},
                 }
                 | ({"reward": 10.0 * ok} if rewards else {})
