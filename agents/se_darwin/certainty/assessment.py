@@ -209,6 +209,7 @@ class Assessor:
             is_passing=[root.passed[check] for check, _ in calls],
             evidence=[evidence(repair) for repair in compared],
         )
+        candidates.sort(key=lambda candidate: candidate.repair in memorised)
         return Assessment(
             root=root,
             candidates=candidates,

@@ -22,6 +22,7 @@ USUAL_SHARE = 0.9
 _SMALL = 2  # numbers up to this are in every program
 _TABULATED = 2
 _EQUALITIES = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.ExceptHandler, ast.match_case)
 _DISPLAYS = (ast.Tuple, ast.List, ast.Set)
 _CERTAIN_INPUTS, _CERTAIN_RESULTS = 20, 3  # without a constant of the checks
 
@@ -36,10 +37,15 @@ class _Values:
     given: frozenset[str]
     expected: frozenset[str]
 
+    @property
+    def has_values(self) -> bool:
+        """Whether there are any."""
+        return bool(self.given | self.expected)
+
     def are_in(self, keys: frozenset[str], constants: frozenset[str]) -> bool:
         """Whether a program with *constants*, some of them *keys*, may have a table with this."""
         is_known = not self.given or bool(self.given & keys)
-        return bool(self.given | self.expected) and is_known and self.expected <= constants
+        return self.has_values and is_known and self.expected <= constants
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +89,12 @@ class Memory:
     ) -> bool:
         """Whether *repair* probably repeats values of the checks.
 
-        It has a table of two of these checks and half of them; or it looks for an argument of
-        theirs, or has what they expect, and on inputs that the tests do not contain it only does
-        what the given program does, or nearly always the same; or it always does the same there,
-        and the given program does not.
+        It has a table of two of these checks and half of them, and computes none of the others; or
+        it looks for an argument of theirs, or has what they expect, and on inputs that the tests do
+        not contain it only does what the given program does, or nearly always the same; or it
+        always does the same there, and the given program does not. Also if its new branches change
+        nothing there; or if what they return there are constants, and those of most checks are not
+        among them, or each belongs to one check and they are rare.
 
         Args:
             repair: A program that passes all tests.
@@ -96,35 +104,75 @@ class Memory:
         """
         former = _constants(self.root.source)
         new, keys = _constants(repair.source) - former, _keys(repair.source) - former
+        has_signs = any(_is_signed(each.call) for each in inputs if not each.changes)
+        pairs = [
+            (key(ours), key(theirs))
+            for ours, theirs, each in zip(behaviour, given, inputs, strict=True)
+            if each.changes and (has_signs or not _is_signed(each.call))
+        ]
+        changed = [after for after, before in pairs if after != before]
+        literals = {canonical(value) for value in _literals(repair.source)}
+        is_computing = any(text not in literals for _, text, _ in changed)
+
         tabulated = sum(check.are_in(keys, new) for check in self.checks)
         has_key = any(check.given & keys for check in self.checks)
         if has_key and tabulated >= _TABULATED and 2 * tabulated >= len(self.checks):
-            return True
-        results = [
-            (key(ours), key(theirs))
-            for ours, theirs, each in zip(behaviour, given, inputs, strict=True)
-            if each.changes
-        ]
-        if len(results) < LEAST_INPUTS:
+            has_others = any(each.has_values and not each.are_in(keys, new) for each in self.checks)
+            return not (has_others and is_computing)
+        if len(pairs) < LEAST_INPUTS:
             return False
-        ours, theirs = (_share([pair[place] for pair in results]) for place in (0, 1))
+        expected = frozenset[str]().union(*(check.expected for check in self.checks))
+        ours, theirs = (_share([pair[place] for pair in pairs]) for place in (0, 1))
         is_default = ours >= USUAL_SHARE > theirs
-        has_results = len(frozenset[str]().union(*(it.expected for it in self.checks)) & new) > 1
-        if has_key and all(after == before for after, before in results):
+        if is_default and (has_key or len(expected & new) > 1):
             return True
-        if is_default and (has_key or has_results):
+        branches = _branches(repair.source) - _branches(self.root.source)
+        with_values = sum(bool(check.given) for check in self.checks)
+        if not changed and (has_key or (branches > 0 and with_values >= _TABULATED)):
             return True
         from_tests = {
             key(output) for output, each in zip(behaviour, inputs, strict=True) if not each.changes
         }
-        is_certain = len(results) >= _CERTAIN_INPUTS and len(from_tests) >= _CERTAIN_RESULTS
+        if changed and not is_computing and branches > 1:
+            elsewhere = frozenset(text for (_, text, _), _ in pairs)
+            if self._is_listed(new, elsewhere, is_rare=len(changed) <= len(pairs) / 2):
+                return True
+        is_certain = len(pairs) >= _CERTAIN_INPUTS and len(from_tests) >= _CERTAIN_RESULTS
         return is_certain and ours == 1.0 and theirs <= 1.0 / 2
+
+    def _is_listed(
+        self, constants: frozenset[str], elsewhere: frozenset[str], *, is_rare: bool
+    ) -> bool:
+        """Whether a program that only returns constants probably lists those of the checks.
+
+        Args:
+            constants: Its new constants.
+            elsewhere: Its results on inputs that the tests do not contain.
+            is_rare: Whether few of these changed.
+        """
+        expected = [check.expected for check in self.checks if check.expected]
+        listed = [each for each in expected if each <= constants]
+        absent = sum(not each <= elsewhere for each in listed)
+        if absent >= _TABULATED and 2 * absent >= len(expected):
+            return True
+        is_each_once = len(set(expected)) == len(expected)
+        return is_rare and is_each_once and len(listed) >= _CERTAIN_RESULTS
 
 
 def _share(results: Sequence[object]) -> float:
     """Share of the most frequent one of *results*."""
     [(_, count)] = Counter(results).most_common(1)
     return count / len(results)
+
+
+def _branches(source: str) -> int:
+    """Number of places where *source* decides between values or statements."""
+    return sum(isinstance(node, _BRANCHES) for node in ast.walk(ast.parse(source)))
+
+
+def _is_signed(call: Call) -> bool:
+    """Whether *call* contains a negative number."""
+    return any(isinstance(each, int | float) and each < 0 for each in _arguments(call))
 
 
 def _arguments(call: Call) -> Iterator[object]:
@@ -136,11 +184,16 @@ def _arguments(call: Call) -> Iterator[object]:
 
 def _constants(source: str) -> frozenset[str]:
     """Canonical texts of the constants in *source*, without those of every program."""
+    return _texts(_literals(source))
+
+
+def _literals(source: str) -> list[object]:
+    """Constants in *source*; none if it is the canonical text of an object."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # the canonical text of an object
-        return frozenset()
-    return _texts(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
 
 
 def _keys(source: str) -> frozenset[str]:

@@ -146,7 +146,7 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
         noun = "example" if assessment.examples == 1 else "examples"
         parts.append(f"{how} {assessment.examples} {noun} in the docstring")
     if assessment.is_memorised:
-        parts.append("it repeats values of the checks, and probably computes nothing")
+        parts.append("it probably repeats values of the checks, or branches for their inputs only")
     others, candidates = len(assessment.rivals.repairs) - 1, assessment.rivals.candidates
     inputs = len(assessment.inputs)
     if not others:

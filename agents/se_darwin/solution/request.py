@@ -351,9 +351,8 @@ class EvolutionRequest(BaseModel):
 
         Another process answers a call at once: an event loop here cannot interrupt it.
         """
-        words = _SHARING_WORDS
-        if "async def" in self.code:
-            words += _INTERRUPTING_WORDS
+        interrupting = _INTERRUPTING_WORDS if "async def" in self.code else ()
+        words = (*_SHARING_WORDS, *interrupting)
         return any(word in text for text in self._test_sources for word in words)
 
     @property

@@ -81,3 +81,96 @@ def test_a_repair_that_computes_is_not_suspected(
     sandbox: Sandbox, given: str, repair: str, calls: Calls
 ) -> None:
     assert not is_memorised(sandbox, given, repair, calls)
+
+
+ROMAN = """
+    out = ""
+    for value, sign in ((10, "X"), (5, "V"), (1, "I")):
+        out += sign * (n // value)
+        n %= value
+    return out"""
+NUMERALS: Calls = tuple(
+    ((n,), text) for n, text in {3: "III", 8: "VIII", 4: "IV", 9: "IX", 14: "XIV", 20: "XX"}.items()
+)
+FIZZ: Calls = tuple(
+    ((n,), text)
+    for n, text in {
+        **{1: "1", 3: "fizz", 5: "buzz", 6: "fizz", 10: "buzz"},
+        **{15: "fizzbuzz", 30: "fizzbuzz"},
+    }.items()
+)
+PLURALS: Calls = tuple(
+    ((word,), plural)
+    for word, plural in {
+        **{"cat": "cats", "bus": "buses", "city": "cities"},
+        **{"boy": "boys", "box": "boxes", "man": "men"},
+    }.items()
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "repair", "calls"),
+    [
+        (
+            ROMAN,
+            "if 3 < n < 5: return 'IV'\n    if 8 < n < 10: return 'IX'\n"
+            "    if 13 < n < 15: return 'XIV'" + ROMAN,
+            NUMERALS,
+        ),
+        (
+            ROMAN,
+            "t = ' I II III IV V VI VII VIII IX X XI XII XIII XIV'.split(' ')\n"
+            "    if n < len(t): return t[n]" + ROMAN,
+            NUMERALS,
+        ),
+        (
+            "return str(n)",
+            "if 2 < n < 4 or 5 < n < 7: return 'fizz'\n"
+            "    if 4 < n < 6 or 9 < n < 11: return 'buzz'\n"
+            "    if n > 14: return 'fizzbuzz'\n    return str(n)",
+            FIZZ,
+        ),
+        (
+            "return n + 's'",
+            "if len(n) == 4: return 'cities'\n    if n.startswith('bu'): return 'buses'\n"
+            "    if n[2:] == 'x': return 'boxes'\n    if n.startswith('m'): return 'men'\n"
+            "    return n + 's'",
+            PLURALS,
+        ),
+    ],
+)
+def test_special_cases_for_the_checks_are_seen(
+    sandbox: Sandbox, given: str, repair: str, calls: Calls
+) -> None:
+    assert is_memorised(sandbox, given, repair, calls)
+
+
+@pytest.mark.parametrize(
+    ("given", "repair", "calls"),
+    [
+        (
+            ROMAN,
+            "units = {0: '', 1: 'I', 2: 'II', 3: 'III', 4: 'IV', 5: 'V', 6: 'VI', 7: 'VII',"
+            " 8: 'VIII', 9: 'IX'}\n    return 'X' * (n // 10) + units[n % 10]",
+            NUMERALS,
+        ),
+        (
+            "return str(n)",
+            "if n % 15 == 0: return 'fizzbuzz'\n    if n % 5 == 0: return 'buzz'\n"
+            "    if n % 3 == 0: return 'fizz'\n    return str(n)",
+            FIZZ,
+        ),
+        (
+            "return n + 's'",
+            "if n in (t := {'man': 'men', 'foot': 'feet'}): return t[n]\n"
+            "    if n.endswith(('s', 'x')): return n + 'es'\n"
+            "    if n.endswith('y') and n[-2:-1] not in 'aeiou': return n[:-1] + 'ies'\n"
+            "    return n + 's'",
+            PLURALS,
+        ),
+    ],
+)
+def test_tables_and_branches_that_compute_are_not_suspected(
+    sandbox: Sandbox, given: str, repair: str, calls: Calls
+) -> None:
+    assert not is_memorised(sandbox, given, repair, calls)
