@@ -16,15 +16,20 @@ _KNOWN = re.compile(
     | \bglpat-[\w-]{16,} | \bxox[abprs]-[\w-]{10,} | \bhf_[A-Za-z0-9]{20,}\b
     | \bAIza[\w-]{30,} | \bya29\.[\w-]{20,} | \bnpm_[A-Za-z0-9]{30,}\b | \bpypi-[\w-]{40,}
     | \beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                        # a JSON web token
-    | (?<=://)[^\s/:@'"]+:[^\s/@'"]+(?=@)                     # user and password of a URL
+    | \bSG\.[\w-]{10,}\.[\w-]{10,}                            # SendGrid
+    | (?<=hooks\.slack\.com/services/)[\w/]{20,}
+    | \b\d{8,10}:[\w-]{33,36}(?![\w-])                         # a Telegram bot
+    | (?<=://)[^\s/:@'"]*:[^\s@'"]+(?=@)                      # user and password of a URL
     | (?<=[Bb]earer\ )[\w.~+/-]{8,}=* | (?<=[Bb]asic\ )[A-Za-z0-9+/]{8,}=*
     """,
     re.VERBOSE | re.DOTALL,
 )
+_WORDS = r"passw(?:or)?ds?|pwd|passphrase|secret|(?:api|access|account)[-_]?key|credential"
 _NAME = (
-    r"(?<!\w)(?=\w*?(?:passw(?:or)?d|pwd|passphrase|secret|token|api_?key|credential|private_?key))"
-    r"\w++|\bpin\b|(?-i:\bKEY\b)"
+    rf"(?<![\w-])(?=[\w-]*?(?:{_WORDS}|token|private_?key|authorization))[\w-]++"
+    r"|\b(?:pin|pw|pass_|auth)\b|(?-i:\bKEY\b)"
 )
+_SURE_NAME = rf"(?<!\w)(?=\w*?(?:{_WORDS}))\w++"  # parsers compare tokens with their keywords
 _STRING = re.compile(
     r"""
     (?P<prefix>[rbuf]{0,2})
@@ -36,10 +41,25 @@ _STRING = re.compile(
 _ANY_STRING = re.sub(r"\?P<\w+>", "?:", _STRING.pattern)
 _NAMED = re.compile(
     rf"""
-    (?:{_NAME}) ["']? \]? \s* (?: :\s*\w[\w.\[\]|\ ]*\s* )? [=:,] [\[({{\s]*
+    (?: (?:{_NAME}) ["']? \]? \s* (?: :\s*\w[\w.\[\]|\ ]*\s* )? [=:,] (?:\s*[\w.]++\s*=(?!=))?
+      | {_SURE_NAME} \s* \( (?: \s*[\w.]++\s*, )?
+    ) [\[({{\s]*
     (?P<strings> (?: {_ANY_STRING} (?!\s*:) [\s,+]* )+ )
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+_COMPARED = re.compile(
+    rf"""
+      {_SURE_NAME} ["']? \]? \s* [=!]= \s* (?P<right>{_ANY_STRING})
+    | (?P<left>{_ANY_STRING}) \s* [=!]= \s* (?:\w++\.)* {_SURE_NAME}
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+_MAPPING = re.compile(rf"(?:{_NAME})\s*=\s*\{{(?P<pairs>[^{{}}]*)", re.IGNORECASE)
+_VALUE = re.compile(rf":\s*(?P<strings>{_ANY_STRING})", re.VERBOSE | re.DOTALL | re.IGNORECASE)
+_IN_STRING = re.compile(
+    rf"\b(?:{_WORDS}|token|sig)=(?P<value>(?![:%$?])[^\s\"'`,;&()\[\]{{}}<>\\]{{4,}})",
+    re.IGNORECASE,
 )
 _PROSE = re.compile(r'#[^\n]*|""".*?"""|\'\'\'.*?\'\'\'', re.DOTALL)
 _NAMED_IN_PROSE = re.compile(
@@ -66,6 +86,11 @@ class Masking:
         """Return *text* with a mark in the place of each string that looks like a secret."""
         text = _KNOWN.sub(lambda match: self._mark(match[0]), text)
         text = _NAMED.sub(lambda match: self._within(match, "strings", self._strings), text)
+        text = _COMPARED.sub(
+            lambda match: self._within(match, str(match.lastgroup), self._strings), text
+        )
+        text = _MAPPING.sub(lambda match: self._within(match, "pairs", self._values), text)
+        text = _STRING.sub(lambda match: _IN_STRING.sub(self._parameter, match[0]), text)
         text = _PROSE.sub(lambda match: self._prose(match[0]), text)
         text = _LONG.sub(lambda match: self._long(match[0]), text)
         for secret in sorted(self._marks, key=len, reverse=True):
@@ -87,6 +112,14 @@ class Masking:
     def _strings(self, text: str) -> str:
         """Mask all strings of Python in *text*."""
         return _STRING.sub(self._string, text)
+
+    def _values(self, text: str) -> str:
+        """Mask the strings that *text* gives to the keys of a mapping."""
+        return _VALUE.sub(lambda match: self._within(match, "strings", self._strings), text)
+
+    def _parameter(self, match: re.Match[str]) -> str:
+        """Mask what a string, such as that of a connection, gives a secret name."""
+        return self._within(match, "value", self._mark)
 
     def _string(self, match: re.Match[str]) -> str:
         [group] = [name for name in "abcd" if match[name] is not None]

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from agents.se_darwin.llm.masking import Masking
 
 
@@ -49,8 +51,67 @@ def test_secrets_are_found_by_their_names_wherever_they_stand() -> None:
         assert kept in sent
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'password = os.environ.get("DB_PASSWORD", "hunter2!x")',
+        'headers = {"X-Api-Key": "hunter2!x"}',
+        'headers = {"Authorization": "Basic hunter2!x"}',
+        'url = "https://hooks.slack.com/services/T00000000/B00000000/hunter2xABCD1234"',
+        'key = "SG.hunter2xABCD1234.ABCDEF1234567890abcdefgh"',
+        'dsn = "AccountKey=hunter2xABCD1234ABCD==;EndpointSuffix=core"',
+        'PASSWORD = """\nhunter2!x\n"""',
+        'access_key = "hunter2!x"',
+        'pw = "hunter2!x"',
+        'auth = ("root", "hunter2!x")',
+        'if password == "hunter2!x": pass',
+        'if "hunter2!x" == user.password: pass',
+        'if config["password"] != "hunter2!x": pass',
+        'assert check_password("hunter2!x")',
+        'set_password(user, "hunter2!x")',
+        'dsn = "Server=db;Uid=sa;Pwd=hunter2!x;"',
+        'dsn = "host=db password=hunter2!x"',
+        'url = "https://h/x?api_key=hunter2!x&y=1"',
+        'url = "redis://:hunter2!x@db"',
+        'url = "redis://root:a/hunter2!x@db"',
+        'PASSWORDS = {"root": "hunter2!x", "bob": "hunter2!y"}',
+        'self.secret = self.x = "hunter2!x"',
+        'bot = "1234567890:hunter2x_H1vGWJxfSeofSAs0K5PALDsaw"',
+        "# password: hunter2!x",
+        'PASSWORD = "hunter2" "hunter2!x"',
+        'PASSWORD = "a\\"hunter2!x"',
+    ],
+)
+def test_secrets_of_many_forms_are_masked(line: str) -> None:
+    masking = Masking()
+    sent = masking.mask(line)
+    assert "hunter2" not in sent
+    assert masking.unmask(sent) == line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if token == "while": pass',
+        'read("password=:password", password=password)',
+        'url = f"https://h/x?token={token}"',
+        'print("no password, no secret: none")',
+        'if password == "": raise ValueError("the password is empty")',
+    ],
+)
+def test_what_only_names_a_secret_is_sent(line: str) -> None:
+    assert Masking().mask(line) == line
+
+
 def test_long_texts_take_no_time() -> None:
     began = time.process_time()
-    for text in ("token" * 3000, "token: a[ " * 2000, "token = [" + "'ab', " * 3000, '"""#' * 5000):
+    for text in (
+        "token" * 3000,
+        "token: a[ " * 2000,
+        "token = [" + "'ab', " * 3000,
+        '"""#' * 5000,
+        "secret(a." * 2000,
+        "-secret" * 3000,
+    ):
         Masking().mask(text)
     assert time.process_time() - began < 5.0
