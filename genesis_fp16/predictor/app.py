@@ -307,10 +307,12 @@ class App:
         fields = began_with.model_dump(exclude={"id"})
         if began_with.next_observation is not None:
             check_values("next_observation", began_with.next_observation, may_miss=False)
+        served = await self.models.get(agent)
+        warnings = served.check_outcome(began_with.next_observation or {}, began_with.reward)
         async with self.journals.of(agent) as journal:
             state = await journal.report(name, began_with.id, fields)
         self._figures.outcome(agent, state)
-        return {"id": name, "state": state}
+        return {"id": name, "state": state, "warnings": warnings}
 
     async def _choices(self, agent: str, content: bytes) -> Answer:
         records = await self._run(content, partial(_choices, content))
@@ -321,10 +323,16 @@ class App:
 
     async def _transitions(self, agent: str, content: bytes) -> Answer:
         records = await self._run(content, partial(_transitions, content))
+        served, warnings = await self.models.get(agent), list[str]()
+        for number, record in enumerate(records):
+            sent = record["transition"]
+            path = f"transitions.{number}."
+            warnings += served.check_outcome(sent["next_observation"], sent["reward"], path)
         async with self.journals.of(agent) as journal:
             new = await journal.add(records)
         self._figures.recorded(agent, "transition", new)
-        return {"recorded": new, "repeated": len(records) - new}
+        shown = warnings[:_MOST_WARNINGS]
+        return {"recorded": new, "repeated": len(records) - new, "warnings": shown}
 
     async def _judge_here(self, agent: str, content: bytes) -> Answer:
         body = read_body(JudgeBody, content)
@@ -400,6 +408,7 @@ _TIMED = ("predict", "rank", "decisions")
 _ALLOW = {"Allow": "POST"}
 _READ_HEADERS = (b"genesis-protocol", b"authorization")
 _NO_EXPLORATION = Exploration()
+_MOST_WARNINGS = 20  # of one request
 
 
 def _check_question(observation: Values, actions: list[Values], path: str = "actions") -> None:

@@ -64,7 +64,12 @@ _POSTS = (
     ("rank", RankBody, "Order actions, best first", _RANKING),
     ("decisions", DecisionBody, "Choose an action, and remember it", _RANKING | _DECISION),
     ("choices", ChoicesBody, "Report choices that were made without asking", _COUNTS),
-    ("transitions", TransitionsBody, "Report what happened without decisions", _COUNTS),
+    (
+        "transitions",
+        TransitionsBody,
+        "Report what happened without decisions",
+        _COUNTS | {"warnings": _TEXTS},
+    ),
 )
 
 
@@ -78,7 +83,7 @@ def openapi() -> dict[str, Any]:
         f"/api/agents/{{name}}/{verb}": _post(body.__name__, text, fields, _AGENT)
         for verb, body, text, fields in _POSTS
     }
-    outcome = {"id": {"type": "string"}, "state": _STATES}
+    outcome = {"id": {"type": "string"}, "state": _STATES, "warnings": _TEXTS}
     text = "Report what came of a decision"
     paths["/api/agents/{name}/decisions/{id}/outcome"] = _post(
         OutcomeBody.__name__, text, outcome, _AGENT, _DECISION_ID

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from genesis_fp16.models import Mark, load_published, mark_of
 from genesis_fp16.predictor.problems import ProblemError, wrong
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.trajectories.column_checks import inputs_fit
-from infrastructure.trajectories.schema import Values, input_problem
+from infrastructure.trajectories.schema import Values, input_problem, outcome_problem
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.model_files import BuildNetwork
 from infrastructure.world_model.scores import score_actions
@@ -29,6 +30,7 @@ from infrastructure.world_model.scores import score_actions
 NEW_SECONDS = 0.5  # in which a new version is loaded while the one before still answers
 _RETRY_SECONDS = 0.05
 _MOST_SHOWN = 20  # positions of actions in a warning
+_MISSPELT = 0.8  # similarity of names, as `difflib` counts it
 _FAR_OUTSIDE = (
     "a number is far outside the training data, so the prediction is close to the base rate"
 )
@@ -70,6 +72,37 @@ class ServedModel:
                 where = "observation" if part == "observation" else f"{path}.{position}"
                 field = f"{where}.{name}".removesuffix(".")
                 raise wrong(field, problem)
+
+    def check_outcome(
+        self, next_observation: Values, reward: float | None, path: str = ""
+    ) -> list[str]:
+        """Check what was reported against the model's targets; without a model, all fits.
+
+        Targets may be missing.
+
+        Args:
+            path: Of the two in the request; it ends with a dot, or is empty.
+
+        Returns:
+            Warnings about fields that seem to be misspelt targets.
+
+        Raises:
+            ProblemError: A target is of a wrong type, or a label is not declared; it is named.
+        """
+        if self.model is None:
+            return []
+        spec, warnings = self.model.spec, list[str]()
+        for name, field in spec.targets.items():
+            value = reward if name == "reward" else next_observation.get(name)
+            if value is not None and (problem := outcome_problem(field, value)):
+                where = name if name == "reward" else f"next_observation.{name}"
+                raise wrong(f"{path}{where}", problem)
+        absent = [name for name in spec.targets if name not in next_observation]
+        for name in next_observation.keys() - spec.targets.keys() - spec.observation.keys():
+            for meant in get_close_matches(name, absent, n=1, cutoff=_MISSPELT):
+                where = f"{path}next_observation.{name:.60}"
+                warnings.append(f"{where} is not a target of the model: did you mean {meant}?")
+        return sorted(warnings)
 
     def rank(self, observation: Values, actions: Sequence[Values]) -> dict[str, Any]:
         """Answer of ``/rank``, without the agent's name.

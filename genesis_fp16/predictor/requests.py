@@ -143,7 +143,10 @@ def check_values(path: str, values: Mapping[str, Any], *, may_miss: bool = True)
         else:
             fits = _is_number(value, may_miss)
         if not fits:
-            wanted = "a finite number, a text, a boolean, or a flat list of numbers or of texts"
+            wanted = (
+                f"a number between {-_LARGEST:g} and {_LARGEST:g}, a text, a boolean, or a flat "
+                "list of numbers or of texts"
+            )
             raise wrong(f"{path}.{name}", f"must be {wanted}, got {_shown(value)}")
 
 

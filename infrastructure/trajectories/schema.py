@@ -92,14 +92,19 @@ def target_problem(spec: TransitionSpec, transition: Transition) -> str | None:
         if value is None or (isinstance(field, Discrete) and is_missing(value)):
             also = " or from observation" if isinstance(field, Box) and field.delta else ""
             return f"target {name!r} is missing from next_observation{also}"
-        if problem := _value_problem(field, value):
+        if problem := outcome_problem(field, value):
             return f"target {name!r} {problem}"
-        if isinstance(field, Discrete) and label_of(value) not in field.values:
-            return f"target {name!r} must be a declared label, got {_shown(label_of(value))}"
-        if isinstance(field, Box) and not all(map(is_usable, as_vector(value))):
-            return (
-                f"target {name!r} must be finite and below {MAX_MAGNITUDE:g}, got {_shown(value)}"
-            )
+    return None
+
+
+def outcome_problem(field: FieldType, value: object) -> str | None:
+    """Return the reason why *value* cannot be the outcome of a target of this type, or None."""
+    if problem := _value_problem(field, value):
+        return problem
+    if isinstance(field, Discrete) and label_of(value) not in field.values:
+        return f"must be a declared label, got {_shown(label_of(value))}"
+    if isinstance(field, Box) and not all(map(is_usable, as_vector(value))):
+        return f"must be finite and below {MAX_MAGNITUDE:g}, got {_shown(value)}"
     return None
 
 

@@ -130,7 +130,8 @@ class Handler(BaseHTTPRequestHandler):
         if new is None:
             self._problem(409, "the decision has another outcome")
         else:
-            self._answer(200, {"id": tail[-2], "state": "recorded" if new[0] else "repeated"})
+            state = "recorded" if new[0] else "repeated"
+            self._answer(200, {"id": tail[-2], "state": state, "warnings": []})
 
     def _choices(self, document: Json, _: list[str]) -> None:
         self._add("choice", document["choices"])
@@ -147,7 +148,8 @@ class Handler(BaseHTTPRequestHandler):
         if new is None:
             self._problem(409, "an id was used for another record")
         else:
-            self._answer(200, {"recorded": sum(new), "repeated": len(new) - sum(new)})
+            counts = {"recorded": sum(new), "repeated": len(new) - sum(new)}
+            self._answer(200, counts | ({"warnings": []} if kind == "transition" else {}))
 
     def _ranking(self, question: Json) -> Json:
         """Rank by the number ``value`` of each action."""

@@ -78,6 +78,7 @@ def _observed(**fields: Any) -> dict[str, Any]:
         (_observed(load="much"), "observation.load"),
         (_observed(load={"deep": 1}), "observation.load"),
         (_observed(load=float("inf")), "observation.load"),
+        (_observed(load=1e308), "observation.load"),
         (_observed(load=[1.0, float("-inf")]), "observation.load"),
         (_observed(load=10**400), "observation.load"),
         ({**QUESTION, "actions": [{"tool": "x"}, {"tool": 1.5}]}, "actions.1.tool"),
@@ -176,7 +177,8 @@ def test_a_decision_is_remembered_with_its_outcome(client: Client, home: Path) -
     assert repeated == answer
     assert client.agent("decisions", {**QUESTION, "id": "d1"})[0] == 409
     partial = {"next_observation": {"ok": "yes"}, "final": False}
-    assert client.agent("decisions/d1/outcome", partial) == (200, {"id": "d1", "state": "partial"})
+    answer = {"id": "d1", "state": "partial", "warnings": []}
+    assert client.agent("decisions/d1/outcome", partial) == (200, answer)
     final = {"reward": 0.5}
     assert client.agent("decisions/d1/outcome", final)[1]["state"] == "recorded"
     assert client.agent("decisions/d1/outcome", final)[1]["state"] == "repeated"
@@ -199,6 +201,9 @@ def test_a_decision_is_remembered_with_its_outcome(client: Client, home: Path) -
         ({"reward": "much"}, "reward"),
         ({"reward": float("inf")}, "reward"),
         ({"next_observation": {"ok": NAN}}, "next_observation.ok"),
+        ({"next_observation": {"ok": "maybe"}}, "next_observation.ok"),
+        ({"next_observation": {"ok": 1.5}}, "next_observation.ok"),
+        ({"reward": 1e200}, "reward"),
         ({"next_observation": ["yes"]}, "next_observation"),
         ({"terminated": 1}, "terminated"),
         ({"error": "x" * 9000}, "error"),
@@ -238,9 +243,17 @@ def test_transitions_are_recorded_all_or_none(client: Client) -> None:
         "next_observation": {"ok": "yes"},
     }
     body = {"transitions": [{"id": "t1", **sent}, {"id": "t2", **sent}]}
-    assert client.agent("transitions", body) == (200, {"recorded": 2, "repeated": 0})
-    body["transitions"].append({"id": "t3", **sent})
-    assert client.agent("transitions", body) == (200, {"recorded": 1, "repeated": 2})
+    answer = {"recorded": 2, "repeated": 0, "warnings": []}
+    assert client.agent("transitions", body) == (200, answer)
+    body["transitions"].append({"id": "t3", **sent, "next_observation": {"oks": "no", "x": 1}})
+    status, answer = client.agent("transitions", body)
+    assert (status, answer["recorded"], answer["repeated"]) == (200, 1, 2)
+    assert answer["warnings"] == [
+        "transitions.2.next_observation.oks is not a target of the model: did you mean ok?"
+    ]
+    undeclared = {"id": "t4", **sent, "next_observation": {"ok": "maybe"}}
+    status, problem = client.agent("transitions", {"transitions": [undeclared]})
+    assert (status, problem["field"]) == (422, "transitions.0.next_observation.ok")
     bad = {"transitions": [{"id": "t4", **sent}, {"id": "t5", **sent, "reward": "much"}]}
     status, problem = client.agent("transitions", bad)
     assert (status, problem["field"]) == (422, "transitions.1.reward")

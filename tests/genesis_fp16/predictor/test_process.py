@@ -276,7 +276,7 @@ def test_a_full_disk_refuses_what_it_cannot_keep_and_goes_on(start: Start, tmp_p
 def test_a_late_outcome_is_said_to_be_late(start: Start) -> None:
     client = start(outcome_seconds=1e-6).client()
     name = client.agent("decisions", QUESTION)[1]["id"]
-    late = {"id": name, "state": "late"}
+    late = {"id": name, "state": "late", "warnings": []}
     assert client.agent(f"decisions/{name}/outcome", {"reward": 1.0}) == (200, late)
     assert client.agent(f"decisions/{name}/outcome", {"reward": 1.0})[1]["state"] == "repeated"
 
