@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from genesis_fp16.models.published import PublishedModel, load_published, mark_of
 from infrastructure.agent_contract.agent import AGENT_NAME
+from infrastructure.agent_contract.transition import Box, FieldType, TransitionSpec
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model import Prediction, WorldModel
+from infrastructure.world_model.fitting import FittedModel
 
 
 class NoModelError(LookupError):
@@ -40,14 +43,27 @@ class OpenedModel:
         with self._lock:
             return self._newest().version
 
+    @property
+    def fitted(self) -> FittedModel:
+        """What the version in use has fitted, for `onnx_inputs`; it is not exchanged.
+
+        Raises:
+            NoModelError: No model can be used.
+        """
+        with self._in_use() as model:
+            if model.fitted_model is None:
+                raise NoModelError(f"the model of {self._folder.name} was saved before a fit")
+            return model.fitted_model
+
     def rank(self, observation: Values, actions: Sequence[Values]) -> list[int]:
         """See `WorldModel.rank`.
 
         Raises:
             NoModelError: No model can be used.
-            ValueError: A field is missing or of a wrong type.
+            ValueError: A field is of a wrong type, or a number infinite; it is named.
         """
         with self._in_use() as model:
+            _check(model.spec, [observation], actions)
             return model.rank(observation, actions)
 
     def predict_batch(
@@ -57,9 +73,10 @@ class OpenedModel:
 
         Raises:
             NoModelError: No model can be used.
-            ValueError: A field is missing or of a wrong type.
+            ValueError: A field is of a wrong type, or a number infinite; it is named.
         """
         with self._in_use() as model:
+            _check(model.spec, observations, actions)
             return model.predict_batch(observations, actions)
 
     @contextmanager
@@ -68,6 +85,8 @@ class OpenedModel:
             newest = self._newest()
             if newest.model is None:
                 reason = newest.problem or "no model is published yet"
+                if not self._folder.is_dir():
+                    reason = f"{self._folder.parent} has no folder of this agent"
                 raise NoModelError(f"{self._folder.name} has no model to use: {reason}")
             threads = torch.get_num_threads()
             torch.set_num_threads(1)
@@ -93,7 +112,42 @@ def open(agent: str, home: Path | str = ".genesis") -> OpenedModel:
 
     Raises:
         ValueError: *agent* is not a name of an agent.
+        FileNotFoundError: *home* is not there.
     """
     if not AGENT_NAME.fullmatch(agent):
         raise ValueError(f"{agent!r:.60} is not a name of an agent")
+    if not Path(home).is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {Path(home).absolute()}: give the daemon's GENESIS_HOME as home"
+        )
     return OpenedModel(Path(home) / "agents" / agent)
+
+
+def _check(spec: TransitionSpec, observations: Sequence[Values], actions: Sequence[Values]) -> None:
+    """Refuse what the predictor refuses and the model would take: no mapping, infinite numbers.
+
+    Raises:
+        ValueError: A value is one of these; it is named.
+    """
+    parts: tuple[tuple[str, Mapping[str, FieldType], Sequence[Values]], ...]
+    parts = (("observation", spec.observation, observations), ("action", spec.action, actions))
+    for part, fields, rows in parts:
+        boxes = [name for name, field in fields.items() if isinstance(field, Box)]
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise ValueError(f"{part} must be a mapping of fields, got {type(row).__name__}")
+            for name in boxes:
+                value = row.get(name)
+                if isinstance(value, float | np.floating | Sequence | np.ndarray):
+                    _check_finite(f"{part} {name!r}", value)
+
+
+def _check_finite(name: str, value: object) -> None:
+    try:
+        infinite = np.isinf(np.asarray(value, dtype=np.float64)).any()
+    except (ValueError, TypeError, OverflowError):
+        return  # the model names what is of a wrong type
+    if infinite:
+        raise ValueError(
+            f"{name} must be finite, or None or NaN if it is missing, got {value!r:.60}"
+        )

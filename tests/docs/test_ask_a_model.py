@@ -18,6 +18,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "ask-a-model.md"
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def onnx_block() -> str:
+    """The page's Python for onnxruntime."""
+    return [text for kind, text in BLOCK.findall(PAGE.read_text()) if kind == "python"][2]
+
+
 def run_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Agent, list[dict[str, Any]]]:
     """Run the page in *folder*; the agent of its Python, and the answers to its commands."""
     monkeypatch.chdir(folder)
@@ -25,14 +30,14 @@ def run_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Agent, list
     for name in ("GENESIS_HOME", "GENESIS_PREDICT_SOCKET", "GENESIS_PREDICT_URL"):
         monkeypatch.delenv(name, raising=False)
     blocks = BLOCK.findall(PAGE.read_text())
-    (client, in_process), (commands,) = (
+    (client, in_process, _), (commands,) = (
         [text for kind, text in blocks if kind == wanted] for wanted in ("python", "bash")
     )
     names: dict[str, Any] = {}
     exec(compile(client, PAGE.name, "exec"), names)
     agent: Agent = names["agent"]
     assert agent.flush(20.0)
-    with pytest.raises(NoModelError, match="no model is published yet"):
+    with pytest.raises(NoModelError, match="support has no model to use"):
         exec(compile(in_process, PAGE.name, "exec"), names)
     commands = commands.replace("\nask ", "\necho; ask ")
     done = subprocess.run(
@@ -56,8 +61,8 @@ def test_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert agent.status.refused == 0
     assert len(predictor.journal("outcome")) == 2
     assert (ranking["order"], decision["chosen"]) == ([0, 1], 0)
-    assert outcome == {"id": "4711-1", "state": "recorded"}
-    assert steps == {"recorded": 1, "repeated": 0}
+    assert outcome == {"id": "4711-1", "state": "recorded", "warnings": []}
+    assert steps == {"recorded": 1, "repeated": 0, "warnings": []}
 
 
 def test_the_page_states_the_defaults() -> None:

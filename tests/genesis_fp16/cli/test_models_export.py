@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from genesis_fp16 import models
 from genesis_fp16.cli.app import app
 from genesis_fp16.settings import load_settings
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.onnx_export import onnx_inputs
+from tests.docs.test_ask_a_model import onnx_block
 from tests.genesis_fp16.new_store import new_store
 from tests.infrastructure.world_model.onnx_export.test_graph import (
     FIELDS,
@@ -55,6 +57,11 @@ def test_an_exported_model_predicts_alike(folder):
         outputs = dict(zip(description["outputs"], session.run(None, arrays), strict=True))
         assert not any(np.isnan(outputs["confidence"]))
         check(outputs, world_model, observations, actions)
+    (row,) = recorded(SPEC, 1, rng)
+    names = {"model": models.open("se-darwin", load_settings().home), "ticket": row.observation}
+    names |= {"replies": [row.action, {"label": "a"}]}
+    exec(onnx_block().replace("support.onnx", "qa.onnx"), names)
+    check(names["outputs"], world_model, [row.observation] * 2, names["replies"])
 
 
 def test_without_a_model_the_command_says_so(folder):
