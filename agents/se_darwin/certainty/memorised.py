@@ -188,12 +188,13 @@ def _constants(source: str) -> frozenset[str]:
 
 
 def _literals(source: str) -> list[object]:
-    """Constants in *source*; none if it is the canonical text of an object."""
+    """Constants in *source*, without ``...``; none if it is the canonical text of an object."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [value for value in values if value is not ...]
 
 
 def _keys(source: str) -> frozenset[str]:

@@ -64,6 +64,7 @@ def test_a_table_of_the_tests_is_seen(sandbox: Sandbox, repair: str) -> None:
     [
         ("return str(n)", "return n * n", CALLS),
         ("return n > 11", "return n > 12", (((12,), False), ((13,), True), ((30,), True))),
+        ("return str(n)", "...\n    t: tuple[int, ...] = (n,)\n    return n * t[0]", CALLS),
         ("return n[0]", "return n[0] if n else 'none'", ((([],), "none"), (([3, 4],), 3))),
         (
             "return 'PM' if n > 12 else 'AM'",
