@@ -137,10 +137,15 @@ def _print_reading(watched: WatchedAgent, kept: str | None) -> None:
         return
     print_line(
         f"in {reading.outcomes:,} outcomes, version {reading.version} has the log loss "
-        f"{reading.log_loss:.4f} ({reading.held_out_loss:.4f} held out, "
-        f"{reading.base_rate_loss:.4f} for the base rate); the evidence against it is "
+        f"{reading.log_loss:.4f} ({reading.held_out_loss:.4f} held out, where the base rate has "
+        f"{reading.base_rate_loss:.4f}); the evidence against it is "
         f"{reading.evidence:.0%} of what the guard asks for"
     )
+    if reading.expected_loss is not None and reading.expected_loss > reading.held_out_loss:
+        print_line(
+            f"of its own choices it expected {reading.expected_loss:.4f}: that is what they are "
+            "held to"
+        )
     more = {
         "calibration error": reading.calibration_error,
         "coverage of 90 % intervals": reading.coverage,

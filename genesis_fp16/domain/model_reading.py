@@ -12,10 +12,13 @@ class ModelReading(BaseModel):
         version: The version.
         outcomes: Number of outcomes compared.
         log_loss: Mean log loss of the last windows, in nats.
+        expected_loss: What it is held to: the held-out loss, or what the model itself expected of
+            decisions that it answered, if that is more. None from an earlier release.
         held_out_loss, base_rate_loss: The same on held-out groups before the publication, of the
             model and of the base rate.
-        skill_lost: Share of the held-out skill that the last windows lack; below 0 for a gain.
-        evidence: Evidence for a mean loss above the held-out one, as a share of what the guard
+        skill_lost: Share of the held-out skill by which the loss is above the expected one; below 0
+            for a gain.
+        evidence: Evidence for a mean loss above the expected one, as a share of what the guard
             asks for; 1 and more takes the version back.
         calibration_error: Mean gap between predicted and observed success; None if unknown.
         coverage: Share of outcomes within their 90 % intervals; None if unknown.
@@ -33,6 +36,7 @@ class ModelReading(BaseModel):
     base_rate_loss: float
     skill_lost: float
     evidence: float
+    expected_loss: float | None = None
     calibration_error: float | None = None
     coverage: float | None = None
     input_drift: float | None = None

@@ -131,8 +131,10 @@ class JudgedOutcomes(BaseModel):
             the groups that it was tested on before its publication.
         count: Number of outcomes.
         loss_sum: Sum of their log losses.
+        expected_loss_sum: Sum of what these are held to: the held-out loss or, where a model
+            answered, what it expected if that is more.
         evidence: For each of `BETS`, sum of the logarithms by which the outcomes multiply the
-            evidence that the mean loss is above the held-out one.
+            evidence that the mean loss is above the expected one.
         binned, expected, happened: Number of outcomes, sum of the predicted chances, and number of
             successes, by equal bins of the predicted chance; 0 without a success label.
         covered, intervals: How many 90 % intervals contain the outcome, and of how many.
@@ -146,6 +148,7 @@ class JudgedOutcomes(BaseModel):
     base_rate_loss: FiniteFloat
     count: Annotated[int, Field(ge=1)]
     loss_sum: FiniteFloat
+    expected_loss_sum: FiniteFloat
     evidence: Annotated[list[FiniteFloat], Field(min_length=len(BETS), max_length=len(BETS))]
     binned: _Bins = _ZEROS
     expected: _Bins = _ZEROS

@@ -156,7 +156,9 @@ class Metrics:
         if agent not in self._judged:
             self._judged.add(agent)
             series.create_judged(agent)
-        losses = (reading.log_loss, reading.held_out_loss, reading.base_rate_loss)
+        held_out, expected = reading.held_out_loss, reading.expected_loss
+        expected = held_out if expected is None else expected
+        losses = (reading.log_loss, expected, held_out, reading.base_rate_loss)
         for kind, loss in zip(PREDICTION_LOSSES, losses, strict=True):
             series.prediction_log_loss.labels(agent, kind).set(loss)
         for gauge, value in (

@@ -48,7 +48,7 @@ NOT_ROLLBACKS = (
     "device_unknown",
 )  # FP32 is a choice here
 ROLLBACK_REASONS = tuple(reason for reason in REASONS if reason not in NOT_ROLLBACKS)
-PREDICTION_LOSSES = ("live", "held_out", "base_rate")
+PREDICTION_LOSSES = ("live", "expected", "held_out", "base_rate")
 PRECISIONS = ("fp32", "fp16", "bf16")
 STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 TRAINING_SECONDS = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
@@ -407,8 +407,9 @@ class Series:
 
         self.prediction_log_loss = self._gauge(
             "genesis_prediction_log_loss",
-            "Mean log loss of predictions in nats: of the last outcomes (live), of the groups held "
-            "out before the publication (held_out), and of the base rate on these (base_rate)",
+            "Mean log loss of predictions in nats: of the last outcomes (live), what these are "
+            "held to (expected), of the groups held out before the publication (held_out), and of "
+            "the base rate on these groups (base_rate)",
             "of",
         )
         self.calibration_error = self._gauge(

@@ -32,7 +32,7 @@ from infrastructure.trajectories.schema import label_of, transition_problem
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.distributions import BoxDistribution, DiscreteDistribution
 from infrastructure.world_model.fitting import FittedModel
-from infrastructure.world_model.fitting.scoring import row_nll
+from infrastructure.world_model.fitting.scoring import expected_nll, row_nll
 
 MOST_WAITING = 200  # of one agent, between two reports; further ones are left out
 _CLIP = 4.0  # standard deviations below the bound from which a loss counts as so low
@@ -117,7 +117,8 @@ class Judge:
         spec = fitted.spec
         usable = [one for one in seen if transition_problem(spec, one.transition) is None]
         transitions = [one.transition for one in usable]
-        judged = judge_rows(fitted, reference, version, transitions)
+        followed = [_was_answered(one.decision) for one in usable]
+        judged = judge_rows(fitted, reference, version, transitions, followed)
         if judged is None:
             return None
         drift = self._drift.get(agent)
@@ -156,15 +157,15 @@ class HeldOut:
             return None
         return cls(loss=loss, base_rate=loss + skill, error=error, deviation=deviation)
 
-    def evidence(self, nll_N: Tensor) -> list[float]:
+    def evidence(self, nll_N: Tensor, expected_N: Tensor) -> list[float]:
         """Sum over the rows of ``log(1 + bet (loss - bound) / deviation)`` for each of `BETS`.
 
-        The bound is the held-out loss plus two standard errors of it. While the mean loss is not
-        above it, each factor has at most the mean 1: the product is an e-process (Waudby-Smith and
-        Ramdas 2024, "Estimating means of bounded random variables by betting").
+        The bound is the *expected* loss plus two standard errors of the held-out one. While the
+        mean loss is not above it, each factor has at most the mean 1: the product is an e-process
+        (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting").
         """
-        bound = self.loss + _SLACK * self.error
-        excess_N = ((nll_N - bound) / self.deviation).clamp(min=-_CLIP)
+        bound_N = expected_N + _SLACK * self.error
+        excess_N = ((nll_N - bound_N) / self.deviation).clamp(min=-_CLIP)
         return [float((bet * excess_N).log1p().sum()) for bet in BETS]
 
 
@@ -204,24 +205,41 @@ class InputDrift:
 
 @torch.inference_mode()
 def judge_rows(
-    fitted: FittedModel, reference: HeldOut, version: str, transitions: Sequence[Transition]
+    fitted: FittedModel,
+    reference: HeldOut,
+    version: str,
+    transitions: Sequence[Transition],
+    followed: Sequence[bool] | None = None,
 ) -> JudgedOutcomes | None:
     """Compare what came true in *transitions*, which fit the spec, with what *fitted* predicts.
 
-    None if there are none.
+    A model that is followed leads to other outcomes than those it was tested on, whose loss may be
+    higher: where a rare action succeeds in half of the cases, the loss is that of a coin. So what
+    came of a decision that a model answered is held to the loss that this model itself expects
+    there, if that is more than the held-out one.
+
+    Args:
+        followed: Whether a model answered the decision; False by default.
+
+    Returns:
+        None if there are no transitions.
     """
     if not transitions:
         return None
     predicted = fitted.predict_transitions(transitions)
     outcomes = fitted.codec.outcomes(transitions)
     nll_N = row_nll(predicted, outcomes, fitted.codec)
+    own_N = expected_nll(predicted, fitted.codec)
+    followed_N = torch.tensor(followed if followed is not None else [False] * len(transitions))
+    expected_N = torch.where(followed_N & (own_N > reference.loss), own_N, reference.loss)
     judged = JudgedOutcomes(
         version=version,
         held_out_loss=reference.loss,
         base_rate_loss=reference.base_rate,
         count=len(transitions),
         loss_sum=float(nll_N.sum()),
-        evidence=reference.evidence(nll_N),
+        expected_loss_sum=float(expected_N.sum()),
+        evidence=reference.evidence(nll_N, expected_N),
         policies=PolicySums(),
     )
     for name in fitted.codec.heads:
@@ -246,6 +264,11 @@ def _seen(log: Path, record: LogRecord) -> _Seen | None:
         return _Seen(joined(decision, record), decision, record)
     except (OSError, DamagedLineError, ValueError, TypeError, KeyError):
         return None  # the run that takes it in reports it
+
+
+def _was_answered(decision: LogRecord | None) -> bool:
+    """Whether a model answered *decision*, so that it may have been followed."""
+    return decision is not None and (decision.get("answer") or {}).get("version") is not None
 
 
 def _add_coverage(
@@ -276,9 +299,8 @@ def _add_policies(policies: PolicySums, one: _Seen, fitted: FittedModel) -> None
     decision, outcome = one.decision, one.outcome
     if decision is None or outcome is None:
         return
-    answer, propensity = decision.get("answer") or {}, one.transition.propensity
-    order = answer.get("order")
-    if not order or answer.get("version") is None or propensity is None or propensity >= 1.0:
+    propensity, order = one.transition.propensity, (decision.get("answer") or {}).get("order")
+    if not order or not _was_answered(decision) or propensity is None or propensity >= 1.0:
         return
     reward = outcome.get("reward")
     if reward is None:

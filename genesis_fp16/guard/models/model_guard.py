@@ -169,12 +169,14 @@ class ModelGuard:
 
 
 def _explain(reading: ModelReading, settings: GuardSettings) -> str:
-    drift = reading.input_drift or 0.0
+    drift, expected = reading.input_drift or 0.0, reading.expected_loss
+    is_more = expected is not None and expected > reading.held_out_loss
+    answered = f" and {expected:.4f} that it expected of its choices" if is_more else ""
     shifted = f"; an input has drifted by {drift:.1f} standard deviations"
     return (
         f"the predictions of version {reading.version} no longer hold: log loss "
         f"{reading.log_loss:.4f} on the last outcomes against {reading.held_out_loss:.4f} held out "
-        f"and {reading.base_rate_loss:.4f} of the base rate; {reading.skill_lost:.0%} of its skill "
-        f"is lost, seen in {reading.outcomes:,} outcomes"
+        f"(there the base rate has {reading.base_rate_loss:.4f}){answered}; "
+        f"{reading.skill_lost:.0%} of its skill is lost, seen in {reading.outcomes:,} outcomes"
         f"{shifted if drift >= settings.model_guard_input_drift else ''}"
     )

@@ -26,6 +26,7 @@ class Window(BaseModel):
 
     count: int = 0
     loss_sum: float = 0.0
+    expected_loss_sum: float = 0.0
     binned: list[float] = [0.0] * CALIBRATION_BINS
     expected: list[float] = [0.0] * CALIBRATION_BINS
     happened: list[float] = [0.0] * CALIBRATION_BINS
@@ -37,6 +38,7 @@ class Window(BaseModel):
         """Add further outcomes."""
         self.count += other.count
         self.loss_sum += other.loss_sum
+        self.expected_loss_sum += other.expected_loss_sum
         self.covered += other.covered
         self.intervals += other.intervals
         for name in ("binned", "expected", "happened"):
@@ -133,14 +135,17 @@ class ModelWatch(BaseModel):
         total = sum(math.exp(each - highest) for each in self.log_evidence)
         log_mean = highest + math.log(total / len(BETS))
         loss, skill = recent.loss_sum / recent.count, self.base_rate_loss - self.held_out_loss
+        # An earlier release held all to the held-out loss, and saved no sum.
+        expected = max(self.held_out_loss, recent.expected_loss_sum / recent.count)
         gain = _gain(self.policies)
         return ModelReading(
             version=self.version,
             outcomes=self.outcomes,
             log_loss=loss,
+            expected_loss=expected,
             held_out_loss=self.held_out_loss,
             base_rate_loss=self.base_rate_loss,
-            skill_lost=(loss - self.held_out_loss) / skill if skill > 0 else math.inf,
+            skill_lost=(loss - expected) / skill if skill > 0 else math.inf,
             evidence=max(0.0, log_mean / math.log(threshold)),
             calibration_error=_calibration_error(recent),
             coverage=recent.covered / recent.intervals if recent.intervals >= ENOUGH else None,

@@ -13,6 +13,7 @@ Z_90 = 1.6448536269514722
 
 CALIBRATION_BINS = 15
 SMALLEST_PROBABILITY = 1e-12
+SMALLEST_TAIL = 1e-6  # a million degrees of freedom: a Gaussian but for rounding
 
 
 def student_nll(mean: Tensor, variance: Tensor, tail: Tensor, value: Tensor) -> Tensor:
@@ -22,8 +23,7 @@ def student_nll(mean: Tensor, variance: Tensor, tail: Tensor, value: Tensor) -> 
         tail: One over the degrees of freedom, below 1/2, so that the variance exists; 0 is a
             Gaussian. Broadcasts against the others.
     """
-    heavy = tail.clamp(min=1e-6)  # a million degrees of freedom: a Gaussian but for rounding
-    freedom = 1.0 / heavy
+    freedom = 1.0 / tail.clamp(min=SMALLEST_TAIL)
     squared = (value - mean).square() / variance
     constant = torch.lgamma(freedom / 2) - torch.lgamma((freedom + 1) / 2)
     constant = constant + 0.5 * (math.pi * (freedom - 2)).log()

@@ -16,6 +16,7 @@ from torch import Tensor
 from infrastructure.trajectories.encoding import TargetCodec
 from infrastructure.world_model.distributions.metrics import (
     SMALLEST_PROBABILITY,
+    SMALLEST_TAIL,
     Z_90,
     student_nll,
 )
@@ -43,6 +44,17 @@ class BoxDistribution:
         """Return the negative log-density of *value* in nats, ``[N, C]``."""
         tail_C = self.mean.new_zeros(self.mean.shape[1]) if self.tail is None else self.tail
         return student_nll(self.mean, self.variance, tail_C, value)
+
+    def entropy(self) -> Tensor:
+        """Return the differential entropy in nats, ``[N, C]``: the mean of `nll`.
+
+        Student's t has ``(v + 1) / 2 (psi((v + 1) / 2) - psi(v / 2))`` more than the negative
+        log-density of its mean, v being the degrees of freedom; a Gaussian, the limit, 1 / 2.
+        """
+        tail_C = self.mean.new_zeros(self.mean.shape[1]) if self.tail is None else self.tail
+        half_C = 0.5 / tail_C.clamp(min=SMALLEST_TAIL)
+        more_C = (half_C + 0.5) * (torch.digamma(half_C + 0.5) - torch.digamma(half_C))
+        return self.nll(self.mean) + more_C
 
     def half_width_90(self) -> Tensor:
         """Return half the width of the 90 % interval, ``[N, C]``."""

@@ -66,6 +66,29 @@ def row_nll(
     return torch.stack(list(nlls.values())).mean(0)
 
 
+def expected_nll(predicted: TargetDistributions, codec: TargetCodec) -> Tensor:
+    """Return the mean of `row_nll` if outcomes followed *predicted*, ``[N]`` float64.
+
+    It is the entropy in nats of what `row_nll` scores.
+    """
+    success = codec.success_label
+    if success is not None:
+        distribution = predicted[success[0]]
+        if isinstance(distribution, DiscreteDistribution):
+            chance_N = distribution.probabilities[:, success[1]]
+            entropy_N: Tensor = torch.special.entr(chance_N) + torch.special.entr(1.0 - chance_N)
+            return entropy_N
+    entropies = []
+    for name in codec.heads:
+        distribution = predicted[name]
+        if isinstance(distribution, DiscreteDistribution):
+            entropies.append(torch.special.entr(distribution.probabilities).sum(1))
+        else:
+            select_kept = codec.standardisers[name].select_kept
+            entropies.append(select_kept(distribution.entropy()).mean(1))
+    return torch.stack(entropies).mean(0)
+
+
 def selection_loss(predicted: TargetDistributions, part: DataPart, codec: TargetCodec) -> float:
     """Return the criterion of model selection: mean `row_nll` plus weighted `ranking_nll`."""
     loss = float(row_nll(predicted, part.outcomes, codec).mean())

@@ -91,7 +91,7 @@ def test_alerts_about_predictions_arrive_with_their_text(
     said = {
         "GenesisPredictionsFailing": "predictions failed in 10 minutes",
         "GenesisModelTakenBack": "models out of use in an hour",  # `increase` extrapolates
-        "GenesisPredictionsWorthless": "worse: its predictions have been worse than the base rate",
+        "GenesisPredictionsWorthless": "worse: all skill of its predictions has been lost",
         "GenesisInputsDrifted": "worse: an input has been off by 2.5 standard deviations",
     }
     for alert, text in said.items():

@@ -52,6 +52,7 @@ def bad(version: str = "v2", count: int = 200) -> JudgedOutcomes:
         base_rate_loss=0.8,
         count=count,
         loss_sum=2.0 * count,
+        expected_loss_sum=0.5 * count,
         evidence=[0.5 * count] * len(BETS),
     )
 

@@ -26,6 +26,7 @@ def judged(losses: list[float], **fields: object) -> JudgedOutcomes:
         base_rate_loss=BASE_RATE,
         count=len(losses),
         loss_sum=sum(losses),
+        expected_loss_sum=HELD_OUT * len(losses),
         evidence=[sum(math.log1p(bet * each) for each in excess) for bet in BETS],
         **fields,
     )

@@ -52,6 +52,22 @@ def test_moments_come_back_in_recorded_units(noise):
     assert predicted["y"].variance[0, 1].item() == pytest.approx(0.007**2), "it never varied"
 
 
+@pytest.mark.parametrize(("tail", "freedom"), [(None, None), (0.25, 4.0), (0.05, 20.0)])
+def test_the_entropy_is_the_mean_loss_of_what_it_predicts(tail, freedom):
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(400_000, 1, generator=generator, dtype=torch.float64)
+    if freedom is not None:  # of variance 1, as torch.distributions.StudentT has it
+        squares = torch._standard_gamma(torch.full_like(normal, freedom / 2), generator=generator)
+        normal = normal * (freedom / (2 * squares)).sqrt() * ((freedom - 2) / freedom) ** 0.5
+    distribution = BoxDistribution(
+        mean=torch.full((1, 1), 3.0, dtype=torch.float64),
+        variance=torch.full((1, 1), 4.0, dtype=torch.float64),
+        tail=None if tail is None else torch.tensor([tail], dtype=torch.float64),
+    )
+    mean_loss = distribution.nll(3.0 + 2.0 * normal).mean()
+    assert float(distribution.entropy()) == pytest.approx(float(mean_loss), abs=0.01)
+
+
 def test_out_of_distribution_rows_alone_are_shrunk_to_the_base_rate():
     predicted, base = (
         _predictions(21.0, 2.0, 0.8, rows=2),
