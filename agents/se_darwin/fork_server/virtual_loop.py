@@ -22,6 +22,10 @@ from .canonical import MAX_ITEMS
 from .refusal import NotOfferedError
 
 _TICK = 1e-6  # seconds that each look at the clock takes, so that to wait for it ends
+_CLOCK_NUMBERS = {
+    "CLOCK_REALTIME": "time",
+    **dict.fromkeys(("CLOCK_MONOTONIC", "CLOCK_MONOTONIC_RAW", "CLOCK_BOOTTIME"), "monotonic"),
+}
 _END_SECONDS = 1.0  # of the virtual clock, in which a task that a test left behind may end
 _RUN_END_SECONDS = 60.0  # in which all tasks of an `asyncio.run` must
 
@@ -60,6 +64,10 @@ class VirtualClock:
         vars(time)["sleep"] = _Sleep(self)
         for name in ("localtime", "gmtime", "ctime"):
             setattr(time, name, _TimeOf(name))
+        for name, arguments in (("asctime", 1), ("strftime", 2)):
+            setattr(time, name, _TimeOf(name, arguments=arguments, present="localtime"))
+        for name, scale in (("clock_gettime", 0), ("clock_gettime_ns", 10**9)):
+            setattr(time, name, _ClockById(self, name, scale=scale))
         # `date.today` asks `time.time`; `now` asks the system. No subclass takes the place of the
         # class, since programs have imported it and compare types.
         [methods] = gc.get_referents(vars(datetime))
@@ -85,14 +93,35 @@ class _ClockFunction:
         return int(seconds * self._scale) if self._scale else seconds
 
 
-class _TimeOf:
-    """A function of `time` that takes the present time without an argument."""
+class _ClockById:
+    """Shows the clock for the numbers of clocks that go on while a program sleeps."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, clock: VirtualClock, name: str, *, scale: int) -> None:
         self.__name__, self._function = name, getattr(time, name)
+        self._clocks = {
+            getattr(time, number): _ClockFunction(clock, shown, scale=scale)
+            for number, shown in _CLOCK_NUMBERS.items()
+        }
 
-    def __call__(self, seconds: float | None = None, /) -> object:
-        return self._function(time.time() if seconds is None else seconds)
+    def __call__(self, number: int, /) -> float:
+        clock = self._clocks.get(number)
+        seconds: float = clock() if clock is not None else self._function(number)
+        return seconds
+
+
+class _TimeOf:
+    """A function of `time` that takes the present time without its last argument."""
+
+    def __init__(self, name: str, *, arguments: int = 1, present: str = "time") -> None:
+        self.__name__, self._function = name, getattr(time, name)
+        self._others, self._present = arguments - 1, present
+
+    def __call__(self, *arguments: object) -> object:
+        if self._present == "time" and arguments == (None,):
+            arguments = ()
+        if len(arguments) == self._others:
+            arguments = (*arguments, getattr(time, self._present)())
+        return self._function(*arguments)
 
 
 def _now(cls: type[datetime], tz: tzinfo | None = None) -> datetime:

@@ -184,12 +184,16 @@ def test_dates_follow_the_clock(sandbox: Sandbox) -> None:
 import asyncio, time
 from datetime import UTC, date, datetime
 def looks():
-    seconds = time.mktime(time.localtime()), time.time()
+    seconds = time.mktime(time.localtime()), time.time(), time.clock_gettime(time.CLOCK_MONOTONIC)
+    seconds += tuple(time.mktime(time.strptime(text)) for text in (time.asctime(), time.ctime()))
+    seconds += int(time.strftime("%s")), time.clock_gettime_ns(time.CLOCK_REALTIME) / 1e9
     return datetime.now(), datetime.utcnow(), datetime.now(UTC), datetime.today(), *seconds
 async def solve(x):
     first, day = looks(), date.today()
     await asyncio.sleep(86_400 * x)
     assert (date.today() - day).days == x and type(looks()[0]) is datetime
+    assert time.strftime("%Y", time.gmtime(0)) == "1970" == time.asctime(time.gmtime(0))[-4:]
+    assert time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID) < 3600
     return {round(getattr(b - a, "days", (b - a) / 86_400)) for a, b in zip(first, looks())}
 """
     tests = "import asyncio\nfrom program import solve\n"
