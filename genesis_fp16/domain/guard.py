@@ -314,6 +314,18 @@ def descend(
     )
 
 
+def climb(last: Decision, modules: str, *, why: str, now: float, run_id: str) -> Decision | None:
+    """Demand FP32 in all, as the worker computes since it could not raise *modules*.
+
+    None unless these, joined by ``", "``, are raised. It is no relapse: the cool-down stays.
+    """
+    if last.rung != "modules" or ", ".join(last.modules) != modules:
+        return None
+    return replace(
+        last, at=now, run_id=run_id, step=None, actor=GUARD, reason=why, evidence="", modules=()
+    )
+
+
 def step_down(
     last: Decision, settings: GuardSettings, *, now: float, run_id: str, step: int, half_steps: int
 ) -> Decision | None:

@@ -21,7 +21,7 @@ from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions,
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
 from infrastructure.events import Event, EventTail, PrecisionName, Role
-from infrastructure.events.event import RungSearched, StepStats
+from infrastructure.events.event import NOT_RAISED, Notice, RungSearched, StepStats
 from infrastructure.events.precision_state import describe_roles
 
 REPLAYED_BYTES = 1 << 18  # at a start, of the events of each attempt of an unfinished run
@@ -50,7 +50,8 @@ class _GuardedAgent:
 
     def follow(self, decision: Decision) -> None:
         """Put *decision* in force."""
-        if decision.demands_fp32 and (rung := _changes(self.decision)):
+        is_relapse = decision.demands_fp32 and decision.level > self.decision.level
+        if is_relapse and (rung := _changes(self.decision)):
             self.relapsed.add(rung)
         self.decision = decision
 
@@ -121,6 +122,8 @@ class Guard:
             self.trip(agent, detection)
         elif isinstance(event, RungSearched):
             self._descend(agent, run_id, event)
+        elif isinstance(event, Notice) and event.event == NOT_RAISED:
+            self._climb(agent, run_id, event)
         elif isinstance(event, StepStats):
             self._step_down(agent, run_id)
             self._tell_left_to_scale(agent, run_id)
@@ -189,6 +192,14 @@ class Guard:
         if rung == (_SCALE,):
             guarded.relapsed.add(rung)  # once: a scale that does not recover leads to FP32
         self._decide(guarded, decided, {"search": found.model_dump(mode="json")})
+
+    def _climb(self, agent: str, run_id: str, notice: Notice) -> None:
+        """Demand FP32 in all where a worker says that the raised modules are not in its job."""
+        guarded, said = self._agent(agent), notice.fields
+        modules, why = said.get("modules", ""), said.get("error", "")
+        decided = rules.climb(guarded.decision, modules, why=why, now=self._clock(), run_id=run_id)
+        if decided is not None:
+            self._decide(guarded, decided, {})
 
     def _step_down(self, agent: str, run_id: str) -> None:
         """After a quiet time on a rung, try half precision everywhere."""

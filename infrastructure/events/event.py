@@ -512,6 +512,10 @@ class Published(BaseEvent):
     metrics: Mapping[PlainText, AnyNumber] = {}
 
 
+NOT_RAISED = "modules_not_raised"
+"""Event of a notice that the job has not all of `modules`, or only them; ``error`` says which."""
+
+
 class Notice(BaseEvent):
     """Something an operator should read: a damaged record, a skipped field, a fallback."""
 

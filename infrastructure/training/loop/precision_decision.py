@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.parts import modules_among, part_place, parts_among
 from infrastructure.events import PrecisionState
-from infrastructure.events.event import Notice
+from infrastructure.events.event import NOT_RAISED, Notice
 from infrastructure.events.role_precision import RolePrecisions
 from infrastructure.training.distributed import Ranks
 from infrastructure.training.loop.auto_precision import AutoPrecision
@@ -84,5 +84,7 @@ class PrecisionDecision:
             else:
                 return wish
         consequence = "the whole job computes in FP32"
-        self._emit(Notice.warning("modules_not_raised", why, consequence=consequence))
+        modules = ", ".join(wish.modules)
+        notice = Notice.warning(NOT_RAISED, why, modules=modules, consequence=consequence)
+        self._emit(notice)
         return replace(wish, effective="fp32", reason="guard", roles={}, modules=())

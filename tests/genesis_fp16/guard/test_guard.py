@@ -20,7 +20,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.settings.settings import AgentSettings
 from genesis_fp16.store import Store
 from infrastructure.events import EventWriter, PrecisionState
-from infrastructure.events.event import PrecisionChanged, RungSearched, StepStats
+from infrastructure.events.event import Notice, PrecisionChanged, RungSearched, StepStats
 from tests.genesis_fp16.postgres import on_each_database
 
 DONE = RunTransition(state=RunState.SUCCEEDED)
@@ -392,6 +392,28 @@ def test_modules_that_did_not_suffice_are_not_raised_again(world, storm) -> None
     assert world.guard.demands_fp32("a")
     world.guard.on_event("a", run.id, found("head", "trunk"))
     assert world.guard.raised_modules("a") == ("head", "trunk")
+
+
+def test_modules_that_have_vanished_lead_to_fp32_until_a_search_finds_others(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.now += 1
+    world.guard.on_event("a", run.id, found("head", "trunk"))
+    why = "the guard raised 'head', but the model has no such module"
+    notice = Notice.warning("modules_not_raised", why, modules="other")
+    world.guard.on_event("a", run.id, notice)
+    assert world.guard.raised_modules("a") == ("head", "trunk"), "those of an older decision"
+    world.now += 1
+    notice = Notice.warning("modules_not_raised", why, modules="head, trunk")
+    world.guard.on_event("a", run.id, notice)
+    decision = world.guard.decision("a")
+    assert world.guard.demands_fp32("a")
+    assert (decision.reason, decision.level, decision.trigger) == (why, 1, "overflow_storm")
+    world.guard.refresh()
+    world.restart()
+    assert world.guard.decision("a").reason == why
+    world.guard.on_event("a", run.id, found("head", "trunk"))
+    assert world.guard.raised_modules("a") == ("head", "trunk"), "it was no relapse"
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def test_modules_that_cannot_be_raised_one_by_one_lead_to_fp32(
     assert (state.effective, state.reason, state.modules) == ("fp32", "guard", ())
     (notice,) = told
     assert notice.event == "modules_not_raised"
+    assert notice.fields["modules"] == ", ".join(modules)
     assert why in str(notice.fields)
     assert "the whole job computes in FP32" in str(notice.fields)
 
