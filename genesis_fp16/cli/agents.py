@@ -204,7 +204,15 @@ def _print_ranges(report: PreflightReport) -> None:
     )
     if (more := len(report.modules) - _MODULES_SHOWN) > 0:
         typer.echo(f"{more} modules with smaller activations are left out: see --json")
-    if report.largest_safe_scale and report.recommended_scale:
+    if not (report.largest_safe_scale and report.recommended_scale):
+        return
+    if any(m.precision == "fp16" and m.gradient_error == math.inf for m in report.measurements):
+        typer.echo(
+            f"\nloss scale: what the modules give fits FP16 up to "
+            f"{_power(report.largest_safe_scale)}, but gradients are not finite at "
+            f"{_power(report.recommended_scale)}"
+        )
+    else:
         typer.echo(
             f"\nloss scale: no overflow up to {_power(report.largest_safe_scale)}; recommended "
             f"{_power(report.recommended_scale)}, which flushes {report.underflow:.2%} of the "

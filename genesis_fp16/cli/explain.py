@@ -171,8 +171,10 @@ def _lost(answer: dict[str, Any]) -> Iterator[str]:
     telemetry = answer["telemetry"]
     if telemetry is None:
         return
+    searched = (telemetry["search"] or {}).get("cause", "unfinished") != "unfinished"
     for overflow in telemetry["overflows"]:
-        yield f"Overflow      step {overflow['step']}: {_cause(answer['agent'], overflow)}"
+        cause = _cause(answer["agent"], overflow, searched=searched)
+        yield f"Overflow      step {overflow['step']}: {cause}"
     if telemetry["trouble"]:
         yield f"No telemetry  {telemetry['trouble']}"
     yield from _left_to_scale(**telemetry["left_to_scale"])
@@ -207,8 +209,8 @@ def _most(module: str) -> str:
     return f", most of them in {module}" if module else ""
 
 
-def _cause(agent: str, overflow: dict[str, Any]) -> str:
-    """What made a diagnosed step overflow, and what can be done about it."""
+def _cause(agent: str, overflow: dict[str, Any], *, searched: bool) -> str:
+    """What made a diagnosed step overflow, and what can be done unless a search has told it."""
     cause, where = overflow["cause"], f"{overflow['operation']} in {overflow['module']}"
     scale = f"{overflow['loss_scale']:g}"
     if cause == "not_reproduced":
@@ -217,6 +219,10 @@ def _cause(agent: str, overflow: dict[str, Any]) -> str:
         return f"{where} is not finite in FP32 either: check data and model, not the precision"
     if overflow["lower_scale_helps"]:
         return f"{where}, in the {cause} pass at loss scale {scale}; a lower scale helps"
+    if searched:
+        return (
+            f"first seen in {overflow['module']}, in the {cause} pass, as {overflow['operation']}"
+        )
     module, _, _ = overflow["module"].partition(" (")
     setting = f"GENESIS_AGENTS__{agent.upper().replace('-', '_')}__KEEP_FP32={module}"
     remedy = "use FP32 or BF16" if module.startswith("the ") else f"try {setting}"

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from infrastructure.events import PrecisionName, Role
 from infrastructure.events.event import RungSearched
+from infrastructure.events.plain_text import plain
 from infrastructure.events.precision_state import ModuleNames
 from infrastructure.options.setting_types import AgentNames, Hot, Seconds
 
@@ -319,7 +320,7 @@ def climb(last: Decision, modules: str, *, why: str, now: float, run_id: str) ->
 
     None unless these, joined by ``", "``, are raised. It is no relapse: the cool-down stays.
     """
-    if last.rung != "modules" or ", ".join(last.modules) != modules:
+    if last.rung != "modules" or plain(", ".join(last.modules)) != modules:
         return None
     return replace(
         last, at=now, run_id=run_id, step=None, actor=GUARD, reason=why, evidence="", modules=()

@@ -73,6 +73,10 @@ def train(attempt: Attempt) -> Outcome:
             best_epoch=spec.run_folder / "best-epoch.pt",
         )
         result = run(prepare(job, env))
+        if search is not None and result.outcome != "stopped":
+            phases.activity = "finishing the search for the modules that must be in FP32"
+            with suppress(StoppedError):  # the training is done in any case
+                search.finish(attempt.idle_commands.execute)
     attempt.leave_ranks()
     if result.outcome == "stopped":
         return "stopped"

@@ -6,8 +6,10 @@ All lie in ``rung/`` of the run's folder, which is replaced by each search.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,14 +20,17 @@ from torch.nn import Module
 from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.worker.collection import SNAPSHOT_FILE
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.events.event import RungSearched
+from infrastructure.events import EventTail
+from infrastructure.events.event import Finished, RungSearched, StepStats
 from infrastructure.files import json_text, read_json, write_atomically
+from infrastructure.precision_lab.rung.losses import LossHistory
 from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.training.tensor_files import read_tensors, write_tensors
 
 _FOLDER, _REQUEST, _RESULT, LOG = "rung", "request.json", "result.json", "search.log"
 _WEIGHTS, _BATCHES = "weights.pt", "batches.pt"
 _MOST_BYTES = 1 << 20  # of a JSON file
+_READ_BYTES = 1 << 18  # of an earlier attempt's first events
 _REQUESTS = TypeAdapter(RungRequest)
 
 
@@ -84,15 +89,33 @@ class RungFolder:
         text = json.dumps(read_json(self.path / _RESULT, limit=_MOST_BYTES))
         return RungSearched.model_validate_json(text)
 
-    def log_end(self) -> str:
-        """The last line that the process wrote, to tell why it failed."""
-        try:
-            lines = (self.path / LOG).read_text(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        return lines[-1] if lines else "no output"
+    def failure(self) -> str:
+        """Why the process failed, in one line, and the file that says more."""
+        log, error = self.path / LOG, ""
+        with suppress(OSError):
+            for event in EventTail(self.spec_path.with_name("events.ndjson")).read():
+                error = event.error if isinstance(event, Finished) else error
+        if not error:  # it was killed
+            with suppress(OSError):
+                error = log.read_text(errors="replace").strip()
+            error = error.rpartition("\n")[2]
+        line, _, _ = error.partition("\n")
+        return f"{line or 'no output'} (see {log})"
 
     def drop_tensors(self) -> None:
         """Free the disk; the request, the result and the log stay."""
         for name in (_WEIGHTS, _BATCHES):
             (self.path / name).unlink(missing_ok=True)
+
+
+def earlier_losses(spec: RunSpec) -> LossHistory:
+    """Losses with which the run began, if this is not its first attempt."""
+    history = LossHistory()
+    for number in range(1, spec.attempt):
+        path = spec.attempt_folder.with_name(str(number)) / spec.events_path.name
+        with suppress(OSError):
+            for event in EventTail(path, end=_READ_BYTES).read():
+                history = history.after(event.loss) if isinstance(event, StepStats) else history
+        if not math.isnan(history.first):
+            break
+    return history

@@ -18,13 +18,14 @@ from torch import Tensor
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.system.processes import die_with_parent
 from genesis_fp16.worker.channel import Emit
-from genesis_fp16.worker.rung.files import LOG, RungFolder
+from genesis_fp16.worker.rung.files import LOG, RungFolder, earlier_losses
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.events.event import (
     BaseEvent,
     LostUpdatesMeasured,
+    Notice,
     OverflowDiagnosed,
     PrecisionChanged,
     RungCause,
@@ -50,6 +51,10 @@ _LAST_SECONDS = 30.0  # for a search to end whose training has diverged
 _GRACE_SECONDS = 120.0  # beyond the search's own time: imports, and the job to build
 _MOST_SUSPECTS = 4
 _MEMORY_FACTOR = 6  # of the weights: a copy, gradients, and activations
+_CUT_SHORT = (
+    "the training ended before the search did: a longer one gives it the time, and genesis-fp16 "
+    "preflight searches on the first batches"
+)
 _ROLLED_BACK = ("guard", "floor_policy")
 
 
@@ -83,7 +88,7 @@ class RungSearch:
         self._half_is_default = False  # nobody has chosen it
         self._part = ""  # that failed last
         self._half_scale = 1.0
-        self._history = LossHistory()
+        self._history = earlier_losses(spec)
         self._suspects: deque[str] = deque(maxlen=_MOST_SUSPECTS)
         self._searched, self._searches = False, 0
         self._again_at = math.inf  # step
@@ -141,13 +146,23 @@ class RungSearch:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """End a search under way; of a training that has diverged, wait for what it finds."""
+        if isinstance(error, TrainingDivergedError):
+            self.finish()
+        if self._process is not None:
+            self._close()
+            self._end("unfinished", _CUT_SHORT)
+
+    def finish(self, check: Callable[[], object] = lambda: None) -> None:
+        """Wait a short time for what a search under way finds: it holds for later runs.
+
+        Args:
+            check: Called while it waits; its exception ends that.
+        """
         last = self._clock() + _LAST_SECONDS
-        while isinstance(error, TrainingDivergedError) and self._process is not None:
-            if self._clock() >= last:
-                break
+        while self._process is not None and self._clock() < last:
+            check()
             time.sleep(_POLL_SECONDS)
             self._poll(self._process)
-        self._close()
 
     def _close(self) -> None:
         if self._process is not None:
@@ -170,6 +185,10 @@ class RungSearch:
 
     def _begin(self, trainer: Trainer) -> None:
         self._step = trainer.training_steps
+        if self._searches >= _MOST_SEARCHES:  # no result: the last one's reason stays the last
+            made = f"{_MOST_SEARCHES} searches were made in this attempt"
+            self._emit(Notice(event="rung_not_searched", fields={"reason": made}))
+            return
         if refusal := self._refusal(trainer):
             self._end("unfinished", refusal)
             return
@@ -214,8 +233,6 @@ class RungSearch:
             return "the model is sharded, so no rank holds all of it"
         if self._half is None:
             return "the half type to search for is not known yet"
-        if self._searches >= _MOST_SEARCHES:
-            return f"{_MOST_SEARCHES} searches were made in this attempt"
         return self._lack_of_memory()
 
     def _lack_of_memory(self) -> str:
@@ -256,9 +273,10 @@ class RungSearch:
         try:
             found = self._folder.result()
         except (OSError, ValueError):
-            why = f"exit code {code}: {self._folder.log_end()}"
-            self._again_at = self._step + _STEPS_BETWEEN  # something else may have killed it
-            self._end("unfinished", f"the search failed, {why}")
+            if self._searches < _MOST_SEARCHES:  # something else may have killed it
+                self._again_at = self._step + _STEPS_BETWEEN
+            why = f"the search failed, exit code {code}: {self._folder.failure()}"
+            self._end("unfinished", why)
             return
         self._folder.drop_tensors()
         if found.cause == "unexplained" and self._searches < _MOST_SEARCHES:

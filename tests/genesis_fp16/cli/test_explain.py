@@ -201,6 +201,12 @@ def test_overflows_and_lost_updates_of_the_run_are_explained(
     telemetry = explained(ask)["telemetry"]
     assert [window["step"] for window in telemetry["overflows"]] == [30, 40, 50, 60]
     assert telemetry["lost_updates"]["stagnation"] == 0.5
+    write(RungSearched(step=80, cause="unfinished", reason="it was killed"))
+    assert "KEEP_FP32=net.1" in words(ask)
+    write(RungSearched(step=90, cause="modules", modules=("net.0",), reason="a replay shows it"))
+    output = words(ask)
+    assert "KEEP_FP32=net.1" not in output, "a search has found another module"
+    assert "step 30: first seen in net.1 (Gate), in the forward pass, as exp.default" in output
 
 
 def test_an_event_file_that_cannot_be_read_costs_only_the_telemetry(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from genesis_fp16.domain.run_spec import RunSpec
+from genesis_fp16.worker.rung.files import RungFolder, earlier_losses
 from genesis_fp16.worker.rung.search import part_losses, propose
 from infrastructure.agent_contract import Evaluation, TrainingJob
-from infrastructure.events import Role
+from infrastructure.events import EventWriter, Role
+from infrastructure.events.event import Finished, StepStats
 from infrastructure.precision_lab.experiments import WorldModelExperiment
-from infrastructure.precision_lab.rung import RungRequest
+from infrastructure.precision_lab.rung import LossHistory, RungRequest
 from infrastructure.precision_lab.rung.search import search_rung
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.parts.part_parameters import part_parameters
@@ -61,6 +66,33 @@ def test_a_proposal_names_the_module_its_cost_and_its_gain() -> None:
     healthy = propose(a_job(nn.Tanh()), CPU, CONFIG, seconds=60.0, seed=0)
     assert healthy is not None
     assert healthy.proposal == ""
+
+
+def test_why_a_search_failed_is_told_in_one_line(tmp_path: Path) -> None:
+    folder = RungFolder(tmp_path)
+    attempt = folder.spec_path.parent
+    attempt.mkdir(parents=True)
+    assert folder.failure() == f"no output (see {folder.path / 'search.log'})"
+    (folder.path / "search.log").write_text("Fatal Python error\nSegmentation fault\n")
+    assert folder.failure().startswith("Segmentation fault (see ")
+    error = "a failed while searching: KeyError: 'x'\n\nTip: a long text"
+    with EventWriter(attempt / "events.ndjson") as writer:
+        writer(Finished(outcome="failed", error=error))
+    assert folder.failure().startswith("a failed while searching: KeyError: 'x' (see ")
+
+
+def test_a_resumed_run_has_diverged_from_its_first_attempts_losses(
+    tmp_path: Path,
+) -> None:
+    spec = RunSpec.model_construct(attempt=3, attempt_folder=tmp_path / "attempts" / "3")
+    assert math.isnan(earlier_losses(spec).first)
+    for number, losses in ((1, (0.5, 0.25)), (2, (9.0,))):
+        folder = tmp_path / "attempts" / str(number)
+        folder.mkdir(parents=True)
+        with EventWriter(folder / "events.ndjson") as write:
+            for loss in losses:
+                write(StepStats(step=1, applied=1, loss=loss, loss_scale=1.0, precision="fp32"))
+    assert earlier_losses(spec) == LossHistory(0.5, 0.25)
 
 
 def test_a_loss_scale_is_proposed_where_it_alone_is_wrong() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
@@ -162,7 +163,9 @@ class _Trial:
             objections.append("the device does not compute it natively")
         if ranges is not None and not ranges.loss_is_finite:
             objections.append("the loss or a gradient is not finite in FP32 either")
-        if error is not None and error > LARGEST_GRADIENT_ERROR:
+        if error is not None and not math.isfinite(error):
+            objections.append("its gradient is not finite")
+        elif error is not None and error > LARGEST_GRADIENT_ERROR:
             objections.append(f"its gradient differs from FP32's by {error:.0%}")
         if precision is not Precision.FP16:
             return objections

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from infrastructure.events import PrecisionName
@@ -52,6 +53,6 @@ def _reason(measurement: PrecisionMeasurement) -> str:
     if measurement.ratio is not None:
         error = measurement.ratio_error or 0.0
         remarks.append(f"a step takes {measurement.ratio:.2f} (±{error:.2f}) of FP32's time")
-    if measurement.gradient_error is not None:
+    if measurement.gradient_error is not None and math.isfinite(measurement.gradient_error):
         remarks.append(f"relative error of its gradient {measurement.gradient_error:.2g}")
     return f"{measurement.precision}: {'; '.join(remarks)}"
