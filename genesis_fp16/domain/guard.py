@@ -318,7 +318,7 @@ def descend(
 def climb(last: Decision, modules: str, *, why: str, now: float, run_id: str) -> Decision | None:
     """Demand FP32 in all, as the worker computes since it could not raise *modules*.
 
-    None unless these, joined by ``", "``, are raised. It is no relapse: the cool-down stays.
+    None unless these, joined by ``", "``, are raised. The cool-down stays as it was.
     """
     if last.rung != "modules" or plain(", ".join(last.modules)) != modules:
         return None
