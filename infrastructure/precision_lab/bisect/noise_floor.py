@@ -32,8 +32,8 @@ from infrastructure.precision_lab.numerics import OperandNoise, unit_roundoff
 from infrastructure.precision_lab.progress import unreported
 
 _SEEDS = range(8)  # of the errors
-_FP32_SHARE = 2.0**-11  # of FP16's errors: about the rounding of FP32
-_ROUNDING = 0.01  # of a gradient, moved by that
+_SMALL = 2.0**-11  # share of errors whose effect is proportional to them
+_MUCH = 8.0  # as `TOLERANCE` of a search
 
 
 class NotFiniteError(LabError, ValueError):
@@ -75,9 +75,10 @@ class NoiseFloor:
         runs: Number of repetitions: two in FP32, and eight with other errors each.
         reference: The FP32 outcome.
         errors: Floor of each quantity, in its own unit. At least half a unit in the last place of
-            its largest root mean square, since the result itself may be stored in half. Infinite
-            for a gradient that is rounding alone, which errors as small as FP32's move: that of a
-            bias before a batch normalisation is 0 but for them.
+            its largest root mean square, since the result itself may be stored in half. Errors of
+            operands may leave a gradient as it is where those of results do not, since large
+            terms cancel: that of a bias before a batch normalisation is 0 but for rounding. Where
+            small errors of results do, in proportion, 8 times as much, that is the floor.
 
     Raises:
         NotFiniteError: The FP32 outcome is not finite.
@@ -110,13 +111,13 @@ class NoiseFloor:
             for name, value in expected.items()
         }
         progress(self.runs - 1, self.runs, unit=unit)
-        with OperandNoise(precisions, len(_SEEDS), share=_FP32_SHARE) as noise:
+        with OperandNoise(precisions, len(_SEEDS), share=_SMALL, results=True) as noise:
             moved = experiment.run(noise.role).quantities
         for parameter in self.reference.gradients():
             name = f"{GRADIENT}{parameter}"
-            size, by = _mean_square(expected[name]), _mean_square(moved[name] - expected[name])
-            if by > 0 and by >= _ROUNDING**2 * size:
-                self.errors[name] = float("inf")
+            by = _mean_square(moved[name] - expected[name]) ** 0.5 / _SMALL
+            if by > _MUCH * self.errors[name]:
+                self.errors[name] = by
 
     def deviation(self, outcome: ExperimentResult) -> Deviation:
         """How far *outcome* is from the FP32 one."""

@@ -24,14 +24,20 @@ class OperandNoise(TorchFunctionMode):
         precisions: Types of each role. Roles with a half type are disturbed.
         seed: Seed of the errors.
         share: Of these errors.
+        results: Whether the results of products carry them too, and so do their gradients.
     """
 
     def __init__(
-        self, precisions: Mapping[Role, RolePrecision], seed: int, *, share: float = 1.0
+        self,
+        precisions: Mapping[Role, RolePrecision],
+        seed: int,
+        *,
+        share: float = 1.0,
+        results: bool = False,
     ) -> None:
         super().__init__()
         self._units = {role: share * unit_roundoff(precisions.get(role, FP32)) for role in Role}
-        self._unit = 0.0
+        self._unit, self._results = 0.0, results
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -59,7 +65,8 @@ class OperandNoise(TorchFunctionMode):
         first = 1 if func.__name__.startswith(("add", "badd")) else 0
         last = 3 if func.__name__ == "scaled_dot_product_attention" else len(args)
         operands = map_tensors(args[first:last], self._disturbed)
-        return func(*args[:first], *operands, *args[last:], **call.kwargs)
+        result = func(*args[:first], *operands, *args[last:], **call.kwargs)
+        return map_tensors(result, self._disturbed) if self._results else result
 
     def _disturbed(self, operand: Tensor) -> Tensor:
         if operand.dtype != torch.float32 or operand.ndim < 2:

@@ -113,8 +113,21 @@ def test_gradients_that_are_rounding_alone_blame_nothing(middle: Any, raised: An
     torch.manual_seed(1)
     normalised = (nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.SiLU()) for _ in range(6))
     model = nn.Sequential(*normalised, middle(), nn.Linear(16, 1))
-    found = search_rung(experiment(model), request(loss_scale=256.0))
+    searched = experiment(model)
+    model.train()
+    found = search_rung(searched, request(loss_scale=256.0))
     assert found.modules == raised, found.reason
+
+
+def test_gradients_in_which_large_terms_cancel_blame_nothing() -> None:
+    """A normalisation takes out the scale of the only weight of each unit before it."""
+    torch.manual_seed(0)
+    one = (Own(lambda x_BD: x_BD[:, :1]), nn.Linear(1, 16), nn.BatchNorm1d(16), nn.ReLU())
+    model = nn.Sequential(*one, *(nn.Linear(16, 16) for _ in range(3)), nn.Linear(16, 1))
+    searched = experiment(model)
+    model.train()
+    found = search_rung(searched, request(loss_scale=256.0))
+    assert not found.modules, found.reason
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
