@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -55,10 +56,12 @@ class Memory:
     Attributes:
         root: The program as given.
         checks: Values of each of these checks.
+        calls: Number of their different calls, without those of empty values only.
     """
 
     root: Evaluation
     checks: frozenset[_Values]
+    calls: int
 
     @classmethod
     def of(cls, task: RepairTask, root: Evaluation, calls: Sequence[tuple[int, Call]]) -> Memory:
@@ -78,7 +81,12 @@ class Memory:
                         expected=_constants(expected),
                     )
                 )
-        return cls(root=root, checks=frozenset(checks))
+        failing = {
+            json.dumps(call)
+            for number, call in calls
+            if not root.passed[number] and any(_arguments(call))
+        }
+        return cls(root=root, checks=frozenset(checks), calls=len(failing))
 
     def is_repeated(
         self,
@@ -127,8 +135,7 @@ class Memory:
         if is_default and (has_key or len(expected & new) > 1):
             return True
         branches = _branches(repair.source) - _branches(self.root.source)
-        with_values = sum(bool(check.given) for check in self.checks)
-        if not changed and (has_key or (branches > 0 and with_values >= _TABULATED)):
+        if not changed and (has_key or (branches > 0 and self.calls >= _TABULATED)):
             return True
         from_tests = {
             key(output) for output, each in zip(behaviour, inputs, strict=True) if not each.changes

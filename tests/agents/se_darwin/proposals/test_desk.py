@@ -124,6 +124,28 @@ def test_a_proposed_line_repairs_what_no_edit_repairs() -> None:
     assert second.candidates == 24 - 5
 
 
+def test_a_right_answer_is_preferred_to_more_that_repeat_the_checks() -> None:
+    wrong = "def solve(n):\n    return 'I' * n if n < 4 else 'V' + 'I' * (n - 5)\n"
+    right = wrong.replace("return", "return 'IV' if n % 5 == 4 else")
+    right = "def solve(n):\n    out = ''\n"
+    right += "    for value, sign in ((10, 'X'), (9, 'IX'), (5, 'V'), (4, 'IV'), (1, 'I')):\n"
+    right += "        out += sign * (n // value)\n        n %= value\n    return out\n"
+    wrong = right.replace("(9, 'IX'), ", "").replace("(4, 'IV'), ", "")
+    cases = {4: "IV", 9: "IX", 14: "XIV", 3: "III", 8: "VIII", 20: "XX"}
+    guards = "".join(
+        f"    if {n - 1} < n < {n + 1}:\n        return {text!r}\n" for n, text in cases.items()
+    )
+    listed = wrong.replace("    out =", f"{guards}    out =", 1)
+    tests = [((n,), text) for n, text in cases.items()]
+    answers = Scripted([listed, listed, right])
+    result = _evolve({"scripted": answers}, code=wrong, tests=tests, hidden_tests=[])
+    assert result["proposers"][1]["repairs"] == 2
+    assert "(9, 'IX')" in result["best_trajectory"]["diff"]
+    certainty = result["certainty"]
+    assert certainty is not None
+    assert not certainty["memorised"]
+
+
 def test_a_repair_by_edits_does_not_wait_for_a_proposer_without_end() -> None:
     stuck = Stuck()
     result = _evolve({"stuck": stuck}, code=RIGHT.replace("> most", "> most + 1"), max_seconds=6.0)
