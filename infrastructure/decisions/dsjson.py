@@ -97,6 +97,12 @@ def read_line(line: bytes) -> LoggedDecision:
     chosen = _integer(content, "_label_Action") - 1
     if not 0 <= chosen < len(actions):
         raise DsjsonError(f"_label_Action must be from 1 to {len(actions)}, got {chosen + 1}")
+    index = content.get("_labelIndex")
+    if index is not None and (type(index) is not int or index != chosen):
+        raise DsjsonError(
+            f"_labelIndex, which counts from 0, must be {chosen} as _label_Action is {chosen + 1}, "
+            f"got {index!r:.60}"
+        )
     propensity = _number(content, "_label_probability")
     if not 0.0 < propensity <= 1.0:
         raise DsjsonError(f"_label_probability must be in (0, 1], got {propensity:g}")
@@ -231,11 +237,15 @@ def _group(ours: Mapping[str, Any], event: str) -> str:
 
 def _moment(value: object) -> float:
     """Unix time of a timestamp; 0 if there is none."""
+    if value is None:
+        return 0.0
     try:
         moment = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", str(value)))
         return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
-        return 0.0
+        raise DsjsonError(
+            f"Timestamp must be like 2026-11-25T12:00:00Z, got {value!r:.60}"
+        ) from None
 
 
 def _datetime(at: float) -> datetime:

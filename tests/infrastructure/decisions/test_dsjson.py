@@ -83,6 +83,7 @@ def test_a_line_of_another_writer_is_read() -> None:
     assert (decision.chosen, decision.propensity, decision.reward) == (1, 0.8, 1.0)
     assert decision.propensities == [0.2, 0.8]
     assert decision.at == pytest.approx(1795608000.123456)
+    assert read_line(line(Timestamp=None, _labelIndex=None)).at == 0.0
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,9 @@ def test_a_line_of_another_writer_is_read() -> None:
         ({"_label_probability": 0}, r"in \(0, 1\]"),
         ({"_label_cost": "much"}, "_label_cost must be a finite number"),
         ({"EventId": ""}, "EventId is missing"),
+        ({"_labelIndex": 0}, "_labelIndex, .* must be 1 as _label_Action is 2, got 0"),
+        ({"_labelIndex": True}, "_labelIndex"),
+        ({"Timestamp": "yesterday"}, "Timestamp must be like 2026-.*, got 'yesterday'"),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, object], problem: str) -> None:
