@@ -25,6 +25,7 @@ ROLES = ("read", "ask", "operate")
 UNREADABLE = "api_tokens_unreadable"  # event
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _UNNAMED = "token"
+_MOST_WORDS = 4  # of a line
 _MOST_BYTES = 1 << 20
 
 
@@ -127,33 +128,49 @@ def read_tokens(path: Path) -> list[NamedToken]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        token = _parse(words)
-        if token is None:
+        try:
+            tokens.append(_parse(words))
+        except ValueError as error:
             raise TokenFileError(
-                f"GENESIS_API_TOKEN_FILE {path} line {number} is not a token: write a name, a "
-                f"space and {SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits or -._~+/=; then "
-                f"perhaps a role ({', '.join(ROLES)}) and the date of its end, 2027-01-31"
-            )
-        tokens.append(token)
+                f"GENESIS_API_TOKEN_FILE {path} line {number}: {error}. Write NAME TOKEN, then "
+                "perhaps a role and the date of its end"
+            ) from None
     if not tokens:
         raise TokenFileError(f"GENESIS_API_TOKEN_FILE {path} has no token: write one into it")
     return tokens
 
 
-def _parse(words: list[str]) -> NamedToken | None:
-    """The token in a line of *words*; None if they are not one."""
+def _parse(words: list[str]) -> NamedToken:
+    """The token in a line of *words*.
+
+    Raises:
+        ValueError: They are not one; the message says which part is wrong, and shows none of them,
+            since a token may stand in the wrong place.
+    """
+    if len(words) > _MOST_WORDS:
+        raise ValueError(f"it has {len(words)} words, at most {_MOST_WORDS} are possible")
     name, token, role, until = (
         [_UNNAMED, words[0], "operate", ""]
         if len(words) == 1
-        else [*words, *["operate", ""][len(words) - 2 :]][:4]
+        else [*words, *["operate", ""][len(words) - 2 :]]
     )
-    fits = _NAME.fullmatch(name) and TOKEN.fullmatch(token) and role in ROLES and len(words) <= 4
-    if not fits:
-        return None
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            "the name (first word) must have up to 32 letters, digits or ._-, and begin with one "
+            "of the first two"
+        )
+    if not TOKEN.fullmatch(token):
+        raise ValueError(
+            f"the token ({'only' if len(words) == 1 else 'second'} word) must have "
+            f"{SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits or -._~+/=, it has {len(token)} "
+            "characters"
+        )
+    if role not in ROLES:
+        raise ValueError(f"the role (third word) must be one of {', '.join(ROLES)}")
     try:
         end = datetime.fromisoformat(until).replace(tzinfo=UTC).timestamp() if until else None
     except ValueError:
-        return None
+        raise ValueError("the date (fourth word) must be like 2027-01-31") from None
     return NamedToken(name, _digest(token), role, end)
 
 

@@ -44,23 +44,28 @@ def test_changes_of_the_file_are_told_to_who_asks_for_them(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "part"),
     [
-        "",
-        "# none\n",
-        "short\n",
-        f"a b {TOKEN}\n",
-        f"ann {TOKEN}é\n",
-        f"ann {TOKEN} rule\n",
-        f"ann {TOKEN} read 2027-13-01\n",
+        ("", "has no token"),
+        ("# none\n", "has no token"),
+        ("short\n", "line 1: the token (only word)"),
+        (f"a b {TOKEN}\n", "the token (second word) must have 16 to 512"),
+        (f"#\nann {TOKEN}é\n", "line 2: the token (second word)"),
+        (f"{TOKEN}{TOKEN}{TOKEN} ask\n", "the name (first word)"),
+        (f"ann {TOKEN} rule\n", "the role (third word) must be one of read, ask, operate"),
+        (f"ann {TOKEN} read 2027-13-01\n", "the date (fourth word)"),
+        (f"ann {TOKEN} read 2027-12-01 x\n", "it has 5 words"),
     ],
 )
-def test_a_wrong_file_of_tokens_is_refused_without_showing_one(tmp_path: Path, text: str) -> None:
+def test_a_wrong_file_of_tokens_is_refused_without_showing_one(
+    tmp_path: Path, text: str, part: str
+) -> None:
     path = tmp_path / "tokens"
     path.write_text(text)
     with pytest.raises(TokenFileError) as refused:
         read_tokens(path)
     assert str(path) in str(refused.value)
+    assert part in str(refused.value)
     assert TOKEN not in str(refused.value)
 
 
