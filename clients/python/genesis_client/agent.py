@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 EXIT_SECONDS = 1.0  # for reports that are not sent when the process ends
 ASYNC_THREADS = 8
+MOST_GROUP = 200  # characters
 _AGENT = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 A = TypeVar("A", bound=Mapping[str, object])
@@ -235,7 +236,7 @@ class Agent:
             _check_id(record_id, "record_id")
         transition: dict[str, object] = {
             "id": record_id or _new_id(),
-            "group": _text(group, "group"),
+            "group": _group(group),
             "observation": plain_mapping(observation, "observation"),
             "action": plain_mapping(action, "action"),
             "reward": finite(reward, "reward"),
@@ -244,6 +245,8 @@ class Agent:
         }
         if propensity is not None:
             transition["propensity"] = finite(propensity, "propensity")
+            if not 0 < propensity <= 1:
+                raise ValueError(f"propensity must be above 0 and at most 1, got {propensity}")
         if info:
             transition["info"] = plain_mapping(info, "info")
         return self._sender.report("transitions", encode(transition))
@@ -337,7 +340,7 @@ def _decision(
 ) -> dict[str, object]:
     question = {"id": _new_id(), **_question(observation, actions)}
     if group is not None:
-        question["group"] = _text(group, "group")
+        question["group"] = _group(group)
     return question
 
 
@@ -350,11 +353,11 @@ def _check_id(value: str, name: str) -> None:
         raise ValueError(f"{name} has up to 64 letters, digits, dots, _ or -, got {value!r}")
 
 
-def _text(value: str, name: str) -> str:
+def _group(value: str) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be text, got {type(value).__name__}")
-    if not value:
-        raise ValueError(f"{name} must not be empty")
+        raise TypeError(f"group must be text, got {type(value).__name__}")
+    if not 0 < len(value) <= MOST_GROUP:
+        raise ValueError(f"group must have 1 to {MOST_GROUP} characters, got {len(value)}")
     return well_formed(value)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from genesis_client.agent import Agent
+from genesis_client.agent import MOST_GROUP, Agent
 
 _METHOD = "store_trajectory"
 _log = logging.getLogger("genesis_client")
@@ -156,7 +156,11 @@ def _digest(trajectory: Trajectory) -> str:
 
 def _group(*texts: str) -> str:
     """Return equal groups for texts that differ only in spaces and case."""
-    return " | ".join(" ".join(text.casefold().split()) for text in texts)
+    name = " | ".join(" ".join(text.casefold().split()) for text in texts)
+    if len(name) <= MOST_GROUP:
+        return name
+    digest = hashlib.blake2s(name.encode("utf-8", "replace"), digest_size=16).hexdigest()
+    return f"{name[: MOST_GROUP - len(digest) - 1]}~{digest}"
 
 
 def _as_text(value: object) -> str:

@@ -138,7 +138,17 @@ def test_steps_are_recorded_in_batches(agent: Agent, predictor: PredictorProcess
         (
             lambda agent: agent.record(group="", observation={}, action={}),
             ValueError,
-            "group must not be empty",
+            "group must have 1 to 200 characters, got 0",
+        ),
+        (
+            lambda agent: agent.choose({}, [{"push": 1}], group="g" * 201),
+            ValueError,
+            "group must have 1 to 200 characters, got 201",
+        ),
+        (
+            lambda agent: agent.record(group="g", observation={}, action={}, propensity=1.5),
+            ValueError,
+            "propensity must be above 0 and at most 1, got 1.5",
         ),
         (
             lambda agent: agent.record(group="g", observation={}, action={}, record_id="ü"),

@@ -84,6 +84,17 @@ def test_the_records_are_those_that_a_dump_gives(agent: Agent, predictor: Predic
         }
 
 
+def test_a_long_task_is_a_group_of_its_own(agent: Agent, predictor: PredictorProcess) -> None:
+    buffer = ReplayBuffer()
+    record_trajectories(buffer, {"*": agent})
+    for name, task in (("a", "Build " * 50), ("b", "build " * 50), ("c", "build " * 49 + "on")):
+        buffer.store_trajectory(Trajectory(name, task_description=task, steps=STEPS[:1]))
+    assert agent.flush()
+    first, second, third = (record["group"] for record in predictor.journal("transition").values())
+    assert first == second != third
+    assert len(first) == len(third) == 200
+
+
 def test_each_trajectory_counts_once_for_the_agent_that_fits(
     agent: Agent, predictor: PredictorProcess
 ) -> None:
