@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,9 @@ from genesis_fp16.plugins.model_versions import (
     read_versions,
     version_in_use,
 )
+from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.world_model import ModelFileError, NetworkShape, WorldModel
-from infrastructure.world_model.model_files import BuildNetwork
+from infrastructure.world_model.model_files import BuildNetwork, load_spec
 
 _INDEX = "model.json"
 
@@ -39,6 +41,7 @@ class PublishedModel:
         version: Id of its version; None without a model.
         problem: Why it cannot be used; empty if it can, or if there is none.
         own_network: Whether its network is the agent's own, which takes plugin code.
+        spec: Specification of the model, also of one with the agent's own network; None without.
         mark: State of the files; None if there is no model.
     """
 
@@ -46,6 +49,7 @@ class PublishedModel:
     version: str | None = None
     problem: str = ""
     own_network: bool = False
+    spec: TransitionSpec | None = None
     mark: Mark | None = None
 
     @property
@@ -92,14 +96,16 @@ def _load(folder: Path, mark: Mark | None, build_network: BuildNetwork | None) -
     except FileNotFoundError:
         return PublishedModel(mark=mark)
     except (ModelFileError, OSError) as error:
-        problem = str(error)
+        problem, spec = str(error), None
         if refused:
             problem = (
                 "the published model has a network of the agent's own, whose code this process "
                 "does not run"
             )
-        return PublishedModel(problem=problem, own_network=bool(refused), mark=mark)
-    return PublishedModel(model=model, version=version, mark=mark)
+            with suppress(ModelFileError, OSError):  # replaced meanwhile: loaded again
+                spec = load_spec(folder / PUBLISHED)
+        return PublishedModel(problem=problem, own_network=bool(refused), spec=spec, mark=mark)
+    return PublishedModel(model=model, version=version, spec=model.spec, mark=mark)
 
 
 def _refuse_network(refused: list[NetworkShape], shape: NetworkShape) -> NoReturn:

@@ -47,6 +47,7 @@ class ServedModel:
         problem: Why the published model is not the one that answers; empty if it is.
         own_network: Whether the model's network is the agent's own, which this process must not
             build.
+        spec: Specification of the published model; None without one.
         mark: State of the files.
     """
 
@@ -55,6 +56,7 @@ class ServedModel:
     version: str | None = None
     problem: str = ""
     own_network: bool = False
+    spec: TransitionSpec | None = None
     mark: Mark | None = None
 
     def check(self, observation: Values, actions: Sequence[Values], path: str = "actions") -> None:
@@ -89,9 +91,9 @@ class ServedModel:
         Raises:
             ProblemError: A target is of a wrong type, or a label is not declared; it is named.
         """
-        if self.model is None:
+        if self.spec is None:
             return []
-        spec, warnings = self.model.spec, list[str]()
+        spec, warnings = self.spec, list[str]()
         for name, field in spec.targets.items():
             value = reward if name == "reward" else next_observation.get(name)
             if value is not None and (problem := outcome_problem(field, value)):
@@ -294,6 +296,7 @@ def _load_model(
         version=loaded.version,
         problem=loaded.problem,
         own_network=loaded.own_network,
+        spec=loaded.spec,
         mark=loaded.mark,
     )
     return served, loaded.is_recorded

@@ -15,6 +15,8 @@ FieldValue: TypeAlias = float | int | bool | str | Sequence[float] | Sequence[st
 class Box:
     """Real numbers: a scalar (``shape == ()``) or a vector (``shape == (n,)``).
 
+    False and true count as 0 and 1, in training and in questions alike.
+
     Attributes:
         shape: ``()`` or ``(n,)``.
         delta: Whether a target predicts the change from the observation of the same name.

@@ -15,7 +15,13 @@ from typing import Any, cast
 from torch import Tensor
 from torch.nn import Module
 
-from infrastructure.agent_contract.transition import Box, Discrete, FieldType, FieldValue
+from infrastructure.agent_contract.transition import (
+    Box,
+    Discrete,
+    FieldType,
+    FieldValue,
+    TransitionSpec,
+)
 from infrastructure.files import (
     JsonFileError,
     hash_bytes,
@@ -148,6 +154,20 @@ def load_model(
         problem = f"it does not describe a model that this version can load ({error})"
         raise ModelFileError(folder / INDEX, problem) from error
     return model, extra
+
+
+def load_spec(folder: Path) -> TransitionSpec:
+    """Load only the specification of a saved model, whoever made its network.
+
+    Raises:
+        FileNotFoundError: There is no model in *folder*.
+        ModelFileError: ``model.json`` is damaged or of another format.
+    """
+    description = _read_description(folder / INDEX)
+    try:
+        return spec_from_json(description["spec"])
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ModelFileError(folder / INDEX, f"its specification is damaged ({error})") from error
 
 
 def _halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,12 +1,13 @@
 """Answers of the predictor over a real socket."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infrastructure.decisions import read_records
-from infrastructure.world_model import WorldModel
+from infrastructure.world_model import EnsembleNetwork, NetworkShape, WorldModel
 from tests.genesis_fp16.predictor.conftest import (
     BEST,
     QUESTION,
@@ -233,6 +234,28 @@ def test_a_clients_own_choice_replaces_a_decision_without_an_outcome(client: Cli
     milliseconds = {**own, "id": "c2", "at": 1.8e12}
     status, problem = client.agent("choices", {"choices": [milliseconds]})
     assert (status, problem["field"]) == (422, "choices.0.at")
+
+
+class _OwnNetwork(EnsembleNetwork):
+    """The library's, as a class of its own."""
+
+
+def test_outcomes_of_an_agent_with_its_own_network_are_checked_too(
+    predictor: Predictor, models: dict[str, Path]
+) -> None:
+    model = WorldModel.load(models["a"])
+    fitted = model.fitted_model
+    assert fitted is not None
+    network = _OwnNetwork(NetworkShape.of(fitted.encoder, fitted.codec), members=1, hidden=8)
+    own = WorldModel.from_fitted(replace(fitted, ensemble=network), model.metrics)
+    own.save(predictor.home / "agents" / "own" / "published")
+    sent = {"id": "t", "group": "g", **QUESTION, "next_observation": {"ok": "maybe"}}
+    sent["action"] = sent.pop("actions")[0]
+    client = predictor.client()
+    status, problem = client.agent("transitions", {"transitions": [sent]}, "own")
+    assert (status, problem["field"]) == (422, "transitions.0.next_observation.ok")
+    sent["next_observation"] = {"ok": "no"}
+    assert client.agent("transitions", {"transitions": [sent]}, "own")[1]["recorded"] == 1
 
 
 def test_transitions_are_recorded_all_or_none(client: Client) -> None:
