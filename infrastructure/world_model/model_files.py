@@ -157,7 +157,7 @@ def load_model(
 
 
 def load_spec(folder: Path) -> TransitionSpec:
-    """Load only the specification of a saved model, whoever made its network.
+    """Load the specification of a saved model without its networks.
 
     Raises:
         FileNotFoundError: There is no model in *folder*.
