@@ -22,7 +22,7 @@ from genesis_fp16.models import Mark, load_published, mark_of
 from genesis_fp16.predictor.problems import ProblemError, wrong
 from infrastructure.agent_contract.transition import TransitionSpec
 from infrastructure.trajectories.column_checks import inputs_fit
-from infrastructure.trajectories.schema import Values, input_problem, outcome_problem
+from infrastructure.trajectories.schema import Values, input_problem, is_undeclared, outcome_problem
 from infrastructure.world_model import WorldModel
 from infrastructure.world_model.model_files import BuildNetwork
 from infrastructure.world_model.scores import score_actions
@@ -86,19 +86,23 @@ class ServedModel:
             path: Of the two in the request; it ends with a dot, or is empty.
 
         Returns:
-            Warnings about fields that seem to be misspelt targets.
+            Warnings about fields that seem to be misspelt targets, and about labels that the model
+            does not know: the agent may declare more by now.
 
         Raises:
-            ProblemError: A target is of a wrong type, or a label is not declared; it is named.
+            ProblemError: A target is of a wrong type; it is named.
         """
         if self.spec is None:
             return []
         spec, warnings = self.spec, list[str]()
         for name, field in spec.targets.items():
             value = reward if name == "reward" else next_observation.get(name)
-            if value is not None and (problem := outcome_problem(field, value)):
-                where = name if name == "reward" else f"next_observation.{name}"
-                raise wrong(f"{path}{where}", problem)
+            if value is None or (problem := outcome_problem(field, value)) is None:
+                continue
+            where = f"{path}{name if name == 'reward' else f'next_observation.{name}'}"
+            if not is_undeclared(field, value):
+                raise wrong(where, problem)
+            warnings.append(f"{where} {problem}; it counts for a model that declares it")
         absent = [name for name in spec.targets if name not in next_observation]
         for name in next_observation.keys() - spec.targets.keys() - spec.observation.keys():
             for meant in get_close_matches(name, absent, n=1, cutoff=_MISSPELT):

@@ -101,11 +101,18 @@ def outcome_problem(field: FieldType, value: object) -> str | None:
     """Return the reason why *value* cannot be the outcome of a target of this type, or None."""
     if problem := _value_problem(field, value):
         return problem
-    if isinstance(field, Discrete) and label_of(value) not in field.values:
+    if is_undeclared(field, value):
         return f"must be a declared label, got {_shown(label_of(value))}"
     if isinstance(field, Box) and not all(map(is_usable, as_vector(value))):
         return f"must be finite and below {MAX_MAGNITUDE:g}, got {_shown(value)}"
     return None
+
+
+def is_undeclared(field: FieldType, value: object) -> bool:
+    """Whether *value* is a label, but none of those that *field* declares."""
+    if not isinstance(field, Discrete) or _value_problem(field, value):
+        return False
+    return label_of(value) not in field.values
 
 
 def target_value(spec: TransitionSpec, transition: Transition, name: str) -> object:
