@@ -63,6 +63,7 @@ class Site:
             GENESIS_MAX_ATTEMPTS=1,
             GENESIS_BASELINE_EVERY_RUNS=0,
             GENESIS_GUARD_WINDOW_STEPS=40,
+            GENESIS_GUARD_LADDER="false",  # a search may or may not end before the run
             FP16_LOSS_SCALE=2.0**24,
             FP16_GROWTH_INTERVAL=100,
             GENESIS_AGENTS__QUICK__SETTINGS__EPOCHS=1_000_000,

@@ -14,7 +14,7 @@ def test_a_bisection_prints_what_it_found(ask, tmp_path):
     done = ask("lab", "bisect", str(tmp_path / "frozen"), *arguments, "--device", "cpu")
     assert done.exit_code == 0, done.output
     assert "no culprit" in done.stdout
-    assert "0 of 5 repetitions" in done.stderr
+    assert "0 of 10 repetitions" in done.stderr
     assert "0 repetitions of the search" in done.stderr
     assert (tmp_path / "results" / "bisect.json").is_file()
     endless = ask("lab", "bisect", str(tmp_path / "frozen"), *arguments, "--tolerance", "inf")
