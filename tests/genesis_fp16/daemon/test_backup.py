@@ -85,7 +85,7 @@ def test_a_backup_of_postgresql_becomes_sqlite(postgres_settings: Settings, tmp_
 
 def test_files_and_rows_are_of_one_moment(store: Store, database: Settings, tmp_path: Path) -> None:
     """Two files that are always written as a pair, and the row after them, never disagree."""
-    home, stop, written = database.home, threading.Event(), []
+    home, stop, begun = database.home, threading.Event(), threading.Event()
     pauses = random.Random(0)
 
     def write() -> None:
@@ -98,12 +98,13 @@ def test_files_and_rows_are_of_one_moment(store: Store, database: Settings, tmp_
             with (home / "lines.ndjson").open("a") as lines:
                 lines.write(f"{number}\n")
             store.record_change(Change("me", "counted", str(number), ""))
-            written.append(number)
+            begun.set()
             stop.wait(pauses.choice((0.0, 0.03, 0.6)))  # a slow disk needs the long ones
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
+        assert begun.wait(60)
         for attempt in range(5):
             folder = tmp_path / f"backup-{attempt}"
             back_up(database, folder)
@@ -120,7 +121,6 @@ def test_files_and_rows_are_of_one_moment(store: Store, database: Settings, tmp_
     finally:
         stop.set()
         writer.join()
-    assert written
 
 
 def test_what_is_damaged_or_in_the_way_is_refused(
