@@ -6,7 +6,6 @@ kept in its replay buffer, given to its `build_job`.
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,9 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-
-import structlog
-from structlog.typing import FilteringBoundLogger
 
 from agents.replay_agent import ReplayAgent
 from agents.se_darwin.settings import SEDarwinSettings
@@ -31,17 +27,13 @@ from benchmarks.agents.conversations import (
     write_conversations,
 )
 from benchmarks.agents.records import rule_of, write_records
+from benchmarks.measuring.agent_run import run_context
 from genesis_fp16.settings.source import child_environment
 from infrastructure.agent_contract import RunContext, Transition
-from infrastructure.agent_contract.run_context import Budget
 from infrastructure.trajectories import ReplayBuffer
 from infrastructure.world_model_agent import WorldModelAgent
 
 RECORDS = Path("records/genesis")  # below the home, as the preset has it
-_QUIET: FilteringBoundLogger = structlog.wrap_logger(
-    structlog.PrintLogger(sys.stderr),
-    wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +58,7 @@ class Subject:
 
     def context(self, run_id: str, seed: int) -> RunContext:
         """Context of a run; its folder is created."""
-        return _context(self.home, self.name, run_id, seed)
+        return run_context(self.name, self.home / "agents" / self.name, run_id, seed)
 
 
 def enable_preset(home: Path) -> None:
@@ -134,7 +126,7 @@ def se_darwin_subject(home: Path, count: int, seed: int) -> Subject:
     """
     agent = SEDarwinAgent()
     context = replace(
-        _context(home, agent.name, "collecting", seed),
+        run_context(agent.name, home / "agents" / agent.name, "collecting", seed),
         settings=SEDarwinSettings(candidates_per_run=count),
     )
     buffer = ReplayBuffer(context.agent_folder / "replay")
@@ -172,28 +164,9 @@ def casebank_subject(home: Path, casebank: Path) -> Subject:
 
 def _collect(agent: WorldModelAgent, home: Path) -> list[Transition]:
     """What *agent* finds, recorded in its replay buffer."""
-    context = _context(home, agent.name, "collecting", 0)
+    context = run_context(agent.name, home / "agents" / agent.name, "collecting", 0)
     buffer = ReplayBuffer(context.agent_folder / "replay")
     with closing(buffer):
         for transition in agent.collect(context):
             buffer.append(transition)
     return list(buffer.read())
-
-
-def _context(home: Path, name: str, run_id: str, seed: int) -> RunContext:
-    folder = home / "agents" / name
-    run_folder = folder / "runs" / run_id
-    run_folder.mkdir(parents=True, exist_ok=True)
-    return RunContext(
-        run_id=run_id,
-        attempt=1,
-        agent=name,
-        device="cpu",
-        seed=seed,
-        agent_folder=folder,
-        run_folder=run_folder,
-        budget=Budget(seconds=3600.0, transitions=1_000_000),
-        settings=None,
-        logger=_QUIET,
-        report_progress=lambda *_, **__: None,
-    )

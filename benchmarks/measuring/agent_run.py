@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 from pathlib import Path
 
 import structlog
 import torch
+from structlog.typing import FilteringBoundLogger
 
 from agents.replay_agent import ReplayAgent
 from infrastructure.agent_contract import EvaluationReport, Publication, RunContext
@@ -16,11 +19,27 @@ from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.loop import LoopOptions, train
 from infrastructure.trajectories import ReplayBuffer
 
+_ERRORS: FilteringBoundLogger = structlog.wrap_logger(
+    structlog.PrintLogger(sys.stderr),
+    wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+)
 
-def run_context(agent: str, agent_folder: Path, run_id: str, seed: int) -> RunContext:
-    """Context of a run on the CPU; its folder is made."""
+
+def run_context(
+    agent: str,
+    agent_folder: Path,
+    run_id: str,
+    seed: int,
+    *,
+    seconds: float = 3600.0,
+    transitions: int = 1_000_000,
+) -> RunContext:
+    """Context of a run on the CPU that may collect for *seconds*, at most *transitions*.
+
+    The run's folder is made where it does not exist yet.
+    """
     run_folder = agent_folder / "runs" / run_id
-    run_folder.mkdir(parents=True)
+    run_folder.mkdir(parents=True, exist_ok=True)
     return RunContext(
         run_id=run_id,
         attempt=1,
@@ -29,9 +48,9 @@ def run_context(agent: str, agent_folder: Path, run_id: str, seed: int) -> RunCo
         seed=seed,
         agent_folder=agent_folder,
         run_folder=run_folder,
-        budget=Budget(seconds=3600.0, transitions=1_000_000),
+        budget=Budget(seconds=seconds, transitions=transitions),
         settings=None,
-        logger=structlog.wrap_logger(structlog.PrintLogger(), processors=[_silence]),
+        logger=_ERRORS,
         report_progress=lambda *_, **__: None,
     )
 
@@ -62,7 +81,3 @@ def train_and_publish(
         evaluation=result.evaluation, steps=result.steps, epochs=result.epochs
     )
     return agent.publish(context, job.model.eval(), report), result.steps
-
-
-def _silence(*_: object) -> str:
-    raise structlog.DropEvent

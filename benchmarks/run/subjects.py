@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 
 from agents.se_darwin_agent import SEDarwinAgent
+from benchmarks.measuring.agent_run import run_context
 from benchmarks.se_darwin.pendulum import example_agent
 from genesis_fp16.settings import Settings
 from infrastructure.agent_contract import RunContext
-from infrastructure.agent_contract.run_context import Budget
 from infrastructure.events import PrecisionState
 from infrastructure.training.loop import LoopOptions
 from infrastructure.world_model_agent import WorldModelAgent
@@ -34,22 +33,8 @@ def make_context(name: str, home: Path, run: str, *, seed: int, seconds: float) 
     Args:
         run: Name of the run's folder, which is created.
     """
-    folder, settings = home / name, Settings()
-    run_folder = folder / "runs" / run
-    run_folder.mkdir(parents=True)
-    return RunContext(
-        run_id=run,
-        attempt=1,
-        agent=name,
-        device=str(CPU),
-        seed=seed,
-        agent_folder=folder,
-        run_folder=run_folder,
-        budget=Budget(seconds=seconds, transitions=settings.budget_transitions),
-        settings=None,
-        logger=SimpleNamespace(info=_ignore, warning=_ignore),
-        report_progress=_ignore,
-    )
+    budget = Settings().budget_transitions
+    return run_context(name, home / name, run, seed, seconds=seconds, transitions=budget)
 
 
 def loop_options(seed: int, *, checkpoint_seconds: float | None = None) -> LoopOptions:
@@ -58,7 +43,3 @@ def loop_options(seed: int, *, checkpoint_seconds: float | None = None) -> LoopO
     if checkpoint_seconds is not None:
         given["checkpoint_interval_seconds"] = checkpoint_seconds
     return LoopOptions(seed=seed, **given)
-
-
-def _ignore(*_: object, **__: object) -> None:
-    """Ignore log events and progress reports."""
