@@ -1,6 +1,7 @@
 """A model that is followed leads to outcomes that are harder to predict, and is left in use."""
 
 import random
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ import torch
 
 from genesis_fp16.domain.guard import GuardSettings
 from genesis_fp16.guard.models.watch import ModelWatch
-from genesis_fp16.predictor.judge import HeldOut, judge_rows
+from genesis_fp16.predictor.judge import HeldOut, Judge, judge_rows
+from genesis_fp16.predictor.models import ServedModel
 from infrastructure.agent_contract import Transition
 from infrastructure.agent_contract.transition import Box, Discrete, TransitionSpec
+from infrastructure.decisions.log import DecisionLog
 from infrastructure.world_model import EnsembleNetwork, WorldModel
 from infrastructure.world_model.fitting import FittedModel, prepare_training_data
 from infrastructure.world_model_agent.publication import gate_publication
@@ -86,3 +89,39 @@ def test_a_report_says_what_the_outcomes_are_held_to(
     assert judged is not None
     assert reference.loss < float(own_N[1])
     assert judged.expected_loss_sum == pytest.approx(float(own_N.clamp(min=reference.loss).sum()))
+
+
+@pytest.mark.parametrize("version", [None, "v"])
+def test_the_log_says_which_decisions_a_model_answered(
+    published: tuple[FittedModel, HeldOut], tmp_path: Path, version: str | None
+) -> None:
+    model, reference = published
+    metrics = {
+        "nll": reference.loss,
+        "nll_skill": reference.base_rate - reference.loss,
+        "nll_standard_error": reference.error,
+        "nll_deviation": reference.deviation,
+    }
+    served = ServedModel(
+        agent="qa", model=WorldModel.from_fitted(model, metrics), version="v", spec=SPEC
+    )
+    decision = {
+        "kind": "decision",
+        "id": "d",
+        "group": "g",
+        "observation": {"load": 0.5},
+        "actions": [{"turn": "left"}, {"turn": "right"}],
+        "chosen": 1,
+        "propensity": 1.0,
+        "answer": {"version": version, "order": [1, 0]},
+    }
+    with closing(DecisionLog(tmp_path)) as log:
+        (place,) = log.append([decision])
+    happened = {"state": "recorded", "next_observation": {"ok": "no"}}
+    judge = Judge(lambda _agent: served)
+    judge.add("qa", tmp_path, {"kind": "outcome", "of": list(place), **happened})
+    expected = judge.take()["qa"].expected_loss_sum
+    if version is None:
+        assert expected == pytest.approx(reference.loss)
+    else:
+        assert expected > 1.2 * reference.loss, "the model's own expectation"
