@@ -236,8 +236,8 @@ class Decision:
 
     @property
     def returned_at(self) -> float:
-        """Unix time at which the guard let half precision return by itself; 0 if it did not."""
-        tries = self.state is GuardState.PROBATION and self.actor == GUARD
+        """Unix time at which half precision returned after a trip; 0 if it did not."""
+        tries = self.state is GuardState.PROBATION
         return self.at if self.descended or tries else 0.0
 
     @property

@@ -112,8 +112,8 @@ class PrecisionInputs:
         guard: Whether the guard demands FP32.
         guard_roles: Single roles whose precision the guard changes, with the new one.
         guard_modules: Modules that the guard raises to FP32 while the others have a half type.
-        guard_decided_at: Unix time at which the guard let half precision return by itself, after a
-            search or on probation; 0 if it has not.
+        guard_decided_at: Unix time at which the guard let half precision return, after a search or
+            on probation; 0 if it has not.
         fell_back_at: Unix time at which the run's worker fell back to FP32 by itself, at the floor
             of the loss scale; None if it did not.
         canary: Whether the run belongs to the share that may have half precision.
@@ -158,7 +158,7 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
 
     A fallback of the worker holds until its run ends. An override for this agent by name that
     asks for half precision and is newer than the fallback suspends it while it is in force, and so
-    does the guard that has gone down a rung since.
+    does the guard that has gone down a rung since, or whose trip an operator has cleared.
     """
     half, chosen_by = _half_type(inputs)
     by_guard = _guard_roles(inputs, half, chosen_by)
