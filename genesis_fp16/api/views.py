@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from genesis_fp16.domain.guard import GuardState, Trigger
 from genesis_fp16.domain.model_reading import ModelReading
@@ -28,6 +28,7 @@ class Acknowledged(View):
     Attributes:
         roles: ``role:store/compute/out`` by commas, for a policy job; empty for others.
         modules: Modules that the guard has raised to FP32, by commas.
+        parts: ``part:precision`` by commas, of parts of the job that the guard has changed.
     """
 
     run: str
@@ -36,6 +37,7 @@ class Acknowledged(View):
     reason: str
     roles: str = ""
     modules: str = ""
+    parts: str = ""
 
 
 class Demand(View):
@@ -125,6 +127,7 @@ class GuardDecision(View):
     evidence: str
     roles: Mapping[str, str]
     modules: tuple[str, ...] = ()
+    parts: Mapping[str, str] = Field(default_factory=dict)
 
 
 class GuardView(View):
@@ -214,6 +217,7 @@ class PrecisionChange(View):
     reason: str
     roles: str = ""
     modules: str = ""
+    parts: str = ""
 
 
 class AttemptView(View):

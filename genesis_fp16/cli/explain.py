@@ -20,6 +20,7 @@ from genesis_fp16.cli.store import open_existing_store
 from genesis_fp16.domain.moments import moment
 from genesis_fp16.domain.precision import DECIDED_BY
 from genesis_fp16.settings import Settings
+from infrastructure.agent_contract.parts import part_place
 
 if TYPE_CHECKING:
     from genesis_fp16.domain.guard import Decision
@@ -164,6 +165,8 @@ def _now(answer: dict[str, Any]) -> Iterator[str]:
         yield f"Roles         {roles.replace(',', ' ')} (store/compute/out)"
     if modules := state.get("modules"):
         yield f"Raised        {modules.replace(',', ' ')} (modules in FP32, by the guard)"
+    if parts := state.get("parts"):
+        yield f"Parts         {parts.replace(',', ' ')} (others as the run, by the guard)"
 
 
 def _lost(answer: dict[str, Any]) -> Iterator[str]:
@@ -238,9 +241,14 @@ def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
     yield from _trip(answer)
     yield f"What now      {_what_now(settings, last)}"
     prefix = f"GENESIS_AGENTS__{answer['agent'].upper().replace('-', '_')}__"
-    if last["modules"]:
-        modules = ",".join(last["modules"])
-        yield f"For good      {prefix}KEEP_FP32={modules}, or keep_fp32 of the job"
+    in_fp32 = [part_place(part) for part, name in last["parts"].items() if name == "fp32"]
+    if kept := [*last["modules"], *in_fp32]:
+        yield f"For good      {prefix}KEEP_FP32={','.join(kept)}, or keep_fp32 of the job"
+    elif last["parts"]:
+        [half, *_] = last["parts"].values()
+        places = ",".join(map(part_place, last["parts"]))
+        whole = f"{prefix}PRECISION={half} for the whole job"
+        yield f"For good      {whole}, or {prefix}KEEP_FP32={places}"
     elif half := last["roles"].get("world_model"):
         yield f"For good      {prefix}PRECISION={half}"
     if last["state"] == "tripped":
@@ -327,11 +335,13 @@ def _demanded(settings: Settings, last: dict[str, Any]) -> str:
         demanded = f"{half.upper()} in place of the other half type"
     if last["modules"]:
         demanded = f"FP32 in {' and '.join(last['modules'])} (half precision elsewhere)"
+    if parts := [f"{name.upper()} in part {part}" for part, name in last["parts"].items()]:
+        demanded = f"{' and '.join(parts)} (other parts as before)"
     if settings.guard_reenable == "manual":
         until = "until an operator ends it (GENESIS_GUARD_REENABLE=manual)"
         return f"{demanded} in every run {until}"
     when = moment(last["until"])
-    if last["modules"] or last["roles"]:
+    if last["modules"] or last["parts"] or last["roles"]:
         return f"{demanded}; half precision everywhere is tried after {when}, in a running job too"
     return f"{demanded}; the first run after {when} tries half precision again"
 

@@ -88,7 +88,7 @@ def show(as_json: JsonFlag = False) -> None:
     for agent, state in answer["acknowledged"].items():
         fields = " ".join(f"{name}={state[name]}" for name in ("requested", "effective", "reason"))
         print_line(f"{agent} acknowledged {fields} in run {state['run']}")
-        for name in [name for name in ("roles", "modules") if state.get(name)]:
+        for name in [name for name in ("roles", "modules", "parts") if state.get(name)]:
             raised = " in FP32" if name == "modules" else ""
             print_line(f"{name} of {agent}{raised}: {state[name].replace(',', ' ')}")
 

@@ -231,7 +231,8 @@ def _print_run(run: dict[str, Any], most_changes: int | None) -> None:
         typer.echo()
         shown_changes = run["precision_history"][-(most_changes or 0) :]
         columns = ["time", "step", "requested", "effective", "reason", "loss_scale"]
-        columns += [name for name in ("roles", "modules") if any(name in c for c in shown_changes)]
+        further = ("roles", "modules", "parts")
+        columns += [name for name in further if any(name in c for c in shown_changes)]
         print_table(
             columns,
             [

@@ -99,6 +99,7 @@ class PrecisionResolver:
                 guard=self._guard.demands_fp32(agent),
                 guard_roles=self._guard.demanded_roles(agent),
                 guard_modules=self._guard.raised_modules(agent),
+                guard_parts=self._guard.changed_parts(agent),
                 guard_decided_at=self._guard.decision(agent).returned_at,
                 fell_back_at=fell_back_at,
                 canary=canary,

@@ -87,5 +87,6 @@ def _precision_now(settings: Settings, agent: str, store: Store | None) -> Preci
             guard=guard.demands_fp32,
             guard_roles=guard.roles,
             guard_modules=guard.modules,
+            guard_parts=guard.parts,
         )
     )

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from infrastructure.events import PrecisionName, Role
 from infrastructure.events.event import RungSearched
 from infrastructure.events.plain_text import plain
-from infrastructure.events.precision_state import ModuleNames
+from infrastructure.events.precision_state import ModuleNames, PartPrecisions
 from infrastructure.options.setting_types import AgentNames, Hot, Seconds
 
 GUARD = "guard"  # the actor of decisions that no operator made
@@ -53,7 +53,7 @@ class GuardState(StrEnum):
     PROBATION = "probation"  # half precision on trial: a relapse doubles the cool-down
 
 
-Rung = Literal["half", "modules", "roles", "fp32"]  # of the ladder of precision, upwards
+Rung = Literal["half", "modules", "parts", "roles", "fp32"]  # of the ladder of precision, upwards
 
 
 class GuardSettings(BaseModel):
@@ -208,6 +208,7 @@ class Decision:
             theirs; empty if the trip demands FP32, and in other states.
         modules: Modules in FP32 while the others may have half precision: what remains of a trip
             after a search has shown that this suffices. Empty before, and in other states.
+        parts: Parts of the job in FP32 or the other half type, likewise.
     """
 
     agent: str
@@ -223,6 +224,7 @@ class Decision:
     evidence: str = ""
     roles: Mapping[Role, PrecisionName] = field(default_factory=dict, hash=False)
     modules: ModuleNames = ()
+    parts: PartPrecisions = field(default_factory=dict, hash=False)
 
     @property
     def demands_fp32(self) -> bool:
@@ -232,7 +234,7 @@ class Decision:
     @property
     def descended(self) -> bool:
         """Whether a search has shown that something smaller than FP32 suffices after the trip."""
-        return bool(self.modules) or Role.WORLD_MODEL in self.roles
+        return bool(self.modules or self.parts) or Role.WORLD_MODEL in self.roles
 
     @property
     def returned_at(self) -> float:
@@ -247,6 +249,8 @@ class Decision:
             return "half"
         if self.roles:
             return "roles"
+        if self.parts:
+            return "parts"
         return "modules" if self.modules else "fp32"
 
 
@@ -291,16 +295,17 @@ def descend(
 ) -> Decision | None:
     """Go down from FP32 to the rung that a search has *found* to suffice; None if FP32 must stay.
 
-    It is the modules found, else the other half type. Where only the loss scale was wrong, half
-    precision returns on probation: the scale moves by itself.
+    It is the modules found, or the parts, else the other half type. Where only the loss scale was
+    wrong, half precision returns on probation: the scale moves by itself.
     """
     if not (settings.guard_enabled and last.demands_fp32):
         return None
     if found.cause == "scale":
         return _follow(last, GuardState.PROBATION, now=now, run_id=run_id, reason=found.reason)
-    if not (found.modules or found.half_type):
+    if not (found.modules or found.parts or found.half_type):
         return None
-    changed = () if found.modules else (Role.WORLD_MODEL, *found.roles)
+    smaller = found.modules or found.parts
+    changed = () if smaller else (Role.WORLD_MODEL, *found.roles)
     roles = {role: found.half_type for role in changed if found.half_type is not None}
     return replace(
         last,
@@ -311,31 +316,42 @@ def descend(
         reason=found.reason,
         evidence="",
         modules=found.modules,
+        parts={} if found.modules else found.parts,
         roles=roles,
     )
 
 
-def climb(last: Decision, modules: str, *, why: str, now: float, run_id: str) -> Decision | None:
-    """Demand FP32 in all, as the worker computes since it could not raise *modules*.
+def climb(last: Decision, names: str, *, why: str, now: float, run_id: str) -> Decision | None:
+    """Demand FP32 in all, as the worker computes since it could not raise modules or parts.
 
-    None unless these, joined by ``", "``, are raised. The cool-down stays as it was.
+    None unless *names*, joined by ``", "``, are those raised. The cool-down stays as it was.
     """
-    if last.rung != "modules" or plain(", ".join(last.modules)) != modules:
+    if last.rung not in ("modules", "parts"):
+        return None
+    if plain(", ".join((*last.modules, *last.parts))) != names:
         return None
     return replace(
-        last, at=now, run_id=run_id, step=None, actor=GUARD, reason=why, evidence="", modules=()
+        last,
+        at=now,
+        run_id=run_id,
+        step=None,
+        actor=GUARD,
+        reason=why,
+        evidence="",
+        modules=(),
+        parts={},
     )
 
 
 def step_down(
     last: Decision, settings: GuardSettings, *, now: float, run_id: str, step: int, half_steps: int
 ) -> Decision | None:
-    """Try half precision everywhere, one rung below modules or roles, in a run under way.
+    """Try half precision everywhere, one rung below modules, parts or roles, in a run under way.
 
     None unless `GuardSettings.guard_reenable` is auto, the cool-down is over, and nothing was found
     in a window of *half_steps* on this rung. A trip then leads back to FP32, and up to the rung.
     """
-    if last.rung not in ("modules", "roles") or settings.guard_reenable != "auto":
+    if last.rung in ("half", "fp32") or settings.guard_reenable != "auto":
         return None
     if now < (last.until or now) or half_steps < settings.guard_window_steps:
         return None
@@ -402,4 +418,5 @@ def _follow(
         evidence="",
         roles={},
         modules=(),
+        parts={},
     )

@@ -112,6 +112,7 @@ class PrecisionInputs:
         guard: Whether the guard demands FP32.
         guard_roles: Single roles whose precision the guard changes, with the new one.
         guard_modules: Modules that the guard raises to FP32 while the others have a half type.
+        guard_parts: Parts of the job that the guard gives another precision, with the new one.
         guard_decided_at: Unix time at which the guard let half precision return, after a search or
             on probation; 0 if it has not.
         fell_back_at: Unix time at which the run's worker fell back to FP32 by itself, at the floor
@@ -129,6 +130,7 @@ class PrecisionInputs:
     guard: bool = False
     guard_roles: Mapping[Role, PrecisionName] = field(default_factory=dict)
     guard_modules: tuple[str, ...] = ()
+    guard_parts: Mapping[str, PrecisionName] = field(default_factory=dict)
     guard_decided_at: float = 0.0
     fell_back_at: float | None = None
     canary: bool = True
@@ -151,9 +153,9 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
     for all), else the agent's, else the default.
 
     The guard may raise single modules to FP32, where nobody demands it for all. It may change
-    single roles: to FP32, or to the other half type if the device has it and
+    single roles and parts: to FP32, or to the other half type if the device has it and
     the default chose the half type, or if operator or agent have chosen the same since; otherwise
-    FP32 takes its place. If that role is the policy or the world model, the whole run follows it,
+    FP32 takes its place. If such a role is the policy or the world model, the whole run follows it,
     because its precision is the run's.
 
     A fallback of the worker holds until its run ends. An override for this agent by name that
@@ -171,6 +173,7 @@ def resolve_precision(inputs: PrecisionInputs) -> PrecisionState:
         reason=chosen_by if effective == half else "guard",
         roles=_roles(inputs.preset, effective, by_guard),
         modules=inputs.guard_modules,
+        parts=_parts(inputs, effective, chosen_by),
     )
 
 
@@ -210,6 +213,19 @@ def _guard_roles(
         allowed = not lacking and (chosen_by == "default" or agreed)
         precisions[role] = precision if allowed else "fp32"
     return precisions
+
+
+def _parts(
+    inputs: PrecisionInputs, effective: PrecisionWish, chosen_by: PrecisionReason
+) -> dict[str, PrecisionName]:
+    """The guard's precisions of single parts that differ from the run's, FP32 where it may not."""
+
+    def allowed(name: PrecisionName) -> bool:
+        lacking = inputs.device is None or inputs.device.fp32_reason(name) is not None
+        return name == "fp32" or (chosen_by == "default" and not lacking)
+
+    changed = ((part, name) for part, name in inputs.guard_parts.items() if name != effective)
+    return {part: name if allowed(name) else "fp32" for part, name in changed}
 
 
 def _of_run(by_guard: Mapping[Role, PrecisionName]) -> PrecisionName | None:

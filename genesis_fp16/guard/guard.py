@@ -57,8 +57,9 @@ class _GuardedAgent:
 
 
 def _changes(decision: Decision) -> tuple[str, ...]:
-    """What the rung of *decision* changes: modules, or roles with their half types."""
-    return decision.modules or tuple(f"{role} {name}" for role, name in decision.roles.items())
+    """What the rung of *decision* changes: modules, or parts or roles with their precisions."""
+    changed = decision.parts or decision.roles
+    return decision.modules or tuple(f"{changes} {name}" for changes, name in changed.items())
 
 
 class Guard:
@@ -114,6 +115,10 @@ class Guard:
     def raised_modules(self, agent: str) -> tuple[str, ...]:
         """Modules of *agent* that the guard raises to FP32 while the others may be in half."""
         return self.settings.guard_decision(self.decision(agent)).modules
+
+    def changed_parts(self, agent: str) -> Mapping[str, PrecisionName]:
+        """Parts of *agent*'s job that the guard gives another precision than the others have."""
+        return self.settings.guard_decision(self.decision(agent)).parts
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """Observe an event; trip if it shows too much against half precision."""
@@ -196,8 +201,8 @@ class Guard:
     def _climb(self, agent: str, run_id: str, notice: Notice) -> None:
         """Demand FP32 in all where a worker says that the raised modules are not in its job."""
         guarded, said = self._agent(agent), notice.fields
-        modules, why = said.get("modules", ""), said.get("error", "")
-        decided = rules.climb(guarded.decision, modules, why=why, now=self._clock(), run_id=run_id)
+        names, why = said.get("modules", ""), said.get("error", "")
+        decided = rules.climb(guarded.decision, names, why=why, now=self._clock(), run_id=run_id)
         if decided is not None:
             self._decide(guarded, decided, {})
 
@@ -308,6 +313,7 @@ class Guard:
             reason=decision.reason,
             **({"roles": describe_roles(decision.roles)} if decision.roles else {}),
             **({"modules": ", ".join(decision.modules)} if decision.modules else {}),
+            **({"parts": dict(decision.parts)} if decision.parts else {}),
         )
         self._on_decision(decision)
 

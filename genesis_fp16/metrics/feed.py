@@ -280,7 +280,8 @@ class Metrics:
             self._series.clear_comparison(agent)
             self._series.clear_underflow(agent)
         self._series.precision.labels(agent, state.requested, state.effective, state.reason).set(1)
-        self._series.raised_modules.labels(agent).set(len(state.modules))
+        changed = len(state.modules) + len(state.parts)
+        self._series.raised_modules.labels(agent).set(changed)
         for role, types in state.roles.items():
             self._series.role_precision.labels(agent, role, *types.split("/")).set(1)
         self._acknowledged[agent] = state

@@ -217,8 +217,9 @@ class Series:
         )
         self.raised_modules = self._gauge(
             "genesis_raised_modules",
-            "Modules that the guard has raised to FP32 while the others compute in half precision, "
-            "as the agent's worker last acknowledged",
+            "Modules that the guard has raised to FP32, and parts of the job to which it has given "
+            "another precision, while the rest computes in half precision, as the agent's worker "
+            "last acknowledged",
         )
         self.rung_searches = self._counter(
             "genesis_rung_searches_total",

@@ -366,7 +366,7 @@ class Settings(TrainerOptions, LoopSettings, GuardSettings, KubernetesSettings, 
         if not self.guard_enabled:
             return Decision(agent=decision.agent)
         if decision.descended and not self.search_seconds_of(decision.agent):
-            return replace(decision, modules=(), roles={})
+            return replace(decision, modules=(), parts={}, roles={})
         return decision
 
     def schedule_for(self, name: str, default: Schedule) -> Schedule:

@@ -20,7 +20,7 @@ from genesis_fp16.settings import Settings
 from genesis_fp16.store.errors import StoreError, display_name, store_error
 from genesis_fp16.store.home import refuse_foreign_folder
 
-HEAD_REVISION = "0014"
+HEAD_REVISION = "0015"
 BUSY_TIMEOUT_MILLISECONDS = 5000
 _MIGRATION_MILLISECONDS = 60_000  # for another process to end its migration
 _READS, _BUSY = "genesis_reads", "genesis_busy_milliseconds"  # execution options

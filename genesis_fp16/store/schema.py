@@ -145,6 +145,7 @@ guard_decisions = Table(  # rows are added and never changed; an agent's last is
     Column("evidence", Text, nullable=False),  # file below the home folder
     Column("roles", JSON, nullable=False, server_default="{}"),  # role to its new precision
     Column("modules", JSON, nullable=False, server_default="[]"),  # raised to FP32
+    Column("parts", JSON, nullable=False, server_default="{}"),  # part to its new precision
     Index("guard_decisions_by_agent", "agent", "id"),
 )
 

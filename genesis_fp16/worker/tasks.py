@@ -22,6 +22,7 @@ from genesis_fp16.worker.published_versions import PublishedVersions
 from genesis_fp16.worker.rung import RungSearch
 from infrastructure.agent_contract import EvaluationReport, Job, Publication
 from infrastructure.agent_contract.agent import InsufficientDataError, RecordedTransitions
+from infrastructure.agent_contract.parts import part_place
 from infrastructure.events.event import BaseEvent, PreflightDone, ProfileDone, Published
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.training import FP16TrainingConfig
@@ -210,7 +211,8 @@ def _with_proposal(
     if found is None:
         return report
     text = found.proposal or found.reason
-    changes = {"proposed_keep_fp32": found.modules, "proposal": text}
+    in_fp32 = (part_place(part) for part, name in found.parts.items() if name == "fp32")
+    changes = {"proposed_keep_fp32": (*found.modules, *in_fp32), "proposal": text}
     return report.model_copy(update=changes)
 
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -209,12 +217,13 @@ class JointLoss:
     """The sum of the losses of *parts*, for what measures a job as a whole.
 
     Attributes:
-        fp32: Names of the parts that see the model in FP32.
+        precisions: Parts that see the model in another precision than the others, with its name:
+            ``fp32``, ``fp16`` or ``bf16``.
         only: Part whose loss alone is returned, after those before it; empty for the sum.
     """
 
     parts: Sequence[Part]
-    fp32: Collection[str] = ()
+    precisions: Mapping[str, str] = field(default_factory=dict)
     only: str = ""
 
     def __call__(self, forward: Forward, batch: Batch) -> Tensor:
@@ -223,12 +232,13 @@ class JointLoss:
         Raises:
             ValueError: No part is called *only*.
         """
-        exact = getattr(forward, "in_fp32", lambda: forward)() if self.fp32 else forward
+        under = getattr(forward, "under", lambda _name: forward)
+        seen = {name: under(name) for name in set(self.precisions.values())}
         computed, losses = Computed(self.parts[0]), []
         for part in self.parts:
             computed.part = part
-            seen = exact if part.name in self.fp32 else forward
-            losses.append(part.loss(seen, batch, computed))
+            changed = self.precisions.get(part.name)
+            losses.append(part.loss(seen[changed] if changed else forward, batch, computed))
             if part.name == self.only:
                 return losses[-1]
         if self.only:
@@ -241,27 +251,40 @@ def part_place(name: str) -> str:
     return f"{_PREFIX}{name}"
 
 
-def parts_among(names: Iterable[str]) -> tuple[str, ...]:
-    """The parts that *names*, as of ``keep_fp32``, hold."""
-    return tuple(name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
+def parts_among(names: Iterable[str], parts: Iterable[Part]) -> tuple[str, ...]:
+    """Those of *parts*, by name, that *names*, as of ``keep_fp32``, hold."""
+    known = {part_place(part.name): part.name for part in parts}
+    return tuple(known[name] for name in names if name in known)
 
 
-def modules_among(names: Iterable[str]) -> tuple[str, ...]:
+def modules_among(names: Iterable[str], parts: Iterable[Part]) -> tuple[str, ...]:
     """The others of *names*, which are modules or patterns."""
-    return tuple(name for name in names if not name.startswith(_PREFIX))
+    known = {part_place(part.name) for part in parts}
+    return tuple(name for name in names if name not in known)
 
 
-def check_parts(parts: Sequence[Part], targets: Sequence[Target], keep_fp32: Sequence[str]) -> None:
-    """Check what can be checked without the model.
+def check_parts(
+    parts: Sequence[Part],
+    targets: Sequence[Target],
+    keep_fp32: Sequence[str],
+    modules: Collection[str] = (),
+) -> None:
+    """Check what can be checked without the model, but for the names of its *modules*.
 
     Raises:
-        ValueError: Two parts have one name, there are too many, targets without parts, or
-            *keep_fp32* names a part that there is not.
+        ValueError: Two parts have one name, there are too many, targets without parts, *keep_fp32*
+            names a part that there is not, or what it names is a part and a module, too.
     """
     names = [part.name for part in parts]
-    if unknown := [name for name in parts_among(keep_fp32) if name not in names]:
+    places = [name for name in keep_fp32 if name.startswith(_PREFIX)]
+    if unknown := [p for p in places if p[len(_PREFIX) :] not in names and p not in modules]:
         known = f"its parts are {', '.join(names)}" if names else "it has none"
-        raise ValueError(f"keep_fp32 names {part_place(unknown[0])!r}, but of the job: {known}")
+        raise ValueError(f"keep_fp32 names {unknown[0]!r}, but of the job: {known}")
+    if both := [place for place in places if place[len(_PREFIX) :] in names and place in modules]:
+        raise ValueError(
+            f"keep_fp32 names {both[0]!r}, which is a part of the job and a module of its model: "
+            "give one of them another name"
+        )
     if len(set(names)) < len(names):
         raise ValueError(f"the parts of a job need different names, got {', '.join(names)}")
     if len(parts) > MOST_PARTS:

@@ -187,11 +187,12 @@ class Job:
     @property
     def kept_modules(self) -> tuple[str, ...]:
         """The names in `keep_fp32` that are modules, not parts."""
-        return modules_among(self.keep_fp32)
+        return modules_among(self.keep_fp32, self.parts)
 
     def _check_parts(self) -> None:
         """Check the parts; the loss of a job that has them is the sum of theirs."""
-        check_parts(self.parts, self.targets, self.keep_fp32)
+        modules = [name for name, _ in self.model.named_modules(remove_duplicate=False)]
+        check_parts(self.parts, self.targets, self.keep_fp32, modules)
         if not self.parts:
             return
         if self.scheduler is not None or self.accumulate > 1:
@@ -201,7 +202,8 @@ class Job:
             )
         if self.loss is not _missing and not isinstance(self.loss, JointLoss):
             raise ValueError("a job has parts, or an optimizer and a loss, but not both")
-        loss = JointLoss(self.parts, fp32=parts_among(self.keep_fp32))
+        kept = dict.fromkeys(parts_among(self.keep_fp32, self.parts), "fp32")
+        loss = JointLoss(self.parts, precisions=kept)
         object.__setattr__(self, "loss", loss)
         object.__setattr__(self, "optimizer", self.parts[0].optimizer)  # to time a step with
 

@@ -25,7 +25,13 @@ from infrastructure.events.bounds import (
 )
 from infrastructure.events.mismatch_report import MismatchReport, ReferenceReport
 from infrastructure.events.plain_text import PlainText
-from infrastructure.events.precision_state import ModuleNames, PrecisionName, PrecisionState, Role
+from infrastructure.events.precision_state import (
+    ModuleNames,
+    PartPrecisions,
+    PrecisionName,
+    PrecisionState,
+    Role,
+)
 from infrastructure.events.preflight_report import PreflightReport
 from infrastructure.events.profile_report import ProfileReport
 from infrastructure.events.role_precision import HalfName
@@ -377,7 +383,14 @@ class LostUpdatesMeasured(BaseEvent):
 
 
 RungCause = Literal[
-    "modules", "half_type", "scale", "data", "optimisation", "unexplained", "unfinished"
+    "modules",
+    "parts",
+    "half_type",
+    "scale",
+    "data",
+    "optimisation",
+    "unexplained",
+    "unfinished",
 ]
 
 
@@ -388,19 +401,21 @@ class RungSearched(BaseEvent):
         step: Step whose weights and last batches were replayed.
         modules: Modules in FP32 with which a replay in the half type agrees with FP32; empty if
             there are none or FP32 must stay.
+        parts: Parts of the job in FP32, or in the other half type, with which a replay agrees with
+            FP32, where no few modules suffice; empty if there are none.
         half_type: Other half type with which a replay agrees with FP32 without *modules*, where
             none suffice or they would be most of the model; None if there is none.
         roles: Roles of a policy job that have that half type; empty for a job without roles.
-        cause: What is to blame: modules; the half type, where the other one suffices; the loss
-            scale, where half precision agrees with FP32 at another one, to which it moves by
-            itself; the data or the optimisation, which FP32 shows too; unexplained if half
-            precision agrees with FP32 on these batches, or if modules are not to blame; unfinished
-            if the search could not be made or exceeded its time.
+        cause: What is to blame: modules; parts of the job; the half type, where the other one
+            suffices; the loss scale, where half precision agrees with FP32 at another one, to which
+            it moves by itself; the data or the optimisation, which FP32 shows too; unexplained if
+            half precision agrees with FP32 on these batches, or if modules are not to blame;
+            unfinished if the search could not be made or exceeded its time.
         reason: What was found, in one sentence.
         half_deviation: Deviation from FP32 in half precision everywhere, a multiple of the noise
             floor; None if it was not measured.
-        deviation: The same with *modules* in FP32.
-        fp32_share: Share of the forward pass's floating-point operations in FP32 with *modules*.
+        deviation: The same with *modules* in FP32, or *parts* in theirs.
+        fp32_share: Share of the forward pass's floating-point operations in FP32 with these.
         replays: Number of replays.
         seconds: Duration of the search, during which the training went on in FP32.
     """
@@ -408,6 +423,7 @@ class RungSearched(BaseEvent):
     kind: Literal["rung_searched"] = "rung_searched"
     step: StoredCount
     modules: ModuleNames = ()
+    parts: PartPrecisions = Field(default_factory=dict)
     half_type: HalfName | None = None
     roles: tuple[Role, ...] = ()
     cause: RungCause
@@ -421,10 +437,14 @@ class RungSearched(BaseEvent):
     @property
     def proposal(self) -> str:
         """What to change in the agent's code, with its measured cost and gain; empty if nothing."""
-        if self.modules:
+        kept = (*self.modules, *(f"part:{p}" for p, name in self.parts.items() if name == "fp32"))
+        halves = [f"part {p} in {n.upper()}" for p, n in self.parts.items() if n != "fp32"]
+        if halves:
+            return f"{' and '.join(halves)}: {self.reason}"
+        if kept:
             share = "an unknown share" if self.fp32_share is None else f"{self.fp32_share:.1%}"
             return (
-                f"keep_fp32={list(self.modules)}: {share} of the forward pass's operations in FP32 "
+                f"keep_fp32={list(kept)}: {share} of the forward pass's operations in FP32 "
                 f"instead of all; gradients off by {self.deviation or 0:.1f} times the noise floor "
                 f"instead of {self.half_deviation or 0:.1f}"
             )

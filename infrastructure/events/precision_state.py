@@ -39,6 +39,11 @@ RoleTypes: TypeAlias = Annotated[
 MOST_MODULES = 64  # raised at a time; with more, FP32 for all is the smaller change
 ModuleNames: TypeAlias = Annotated[tuple[PlainText, ...], Field(max_length=MOST_MODULES)]
 
+PartPrecisions: TypeAlias = Annotated[
+    Mapping[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")], PrecisionName],
+    Field(max_length=8),
+]  # by the name of a part; a job has no more
+
 
 class Role(StrEnum):
     """What a model or a computation of a job is for. A label of metrics."""
@@ -66,9 +71,10 @@ class PrecisionState:
             operator or the guard has chosen; the job chooses the others. In an acknowledgement:
             all roles of the job; empty for a job without roles. If *effective* is FP32, all are.
         modules: Qualified names of the modules that the guard has raised to FP32, each with the
-            modules inside it, while the others compute in the half type; or ``part:NAME``, a part
-            of the job. Those that the job itself keeps in FP32 are not among them. Empty if
-            *effective* is FP32.
+            modules inside it, while the others compute in the half type. Those that the job itself
+            keeps in FP32 are not among them. Empty if *effective* is FP32.
+        parts: Parts of the job that the guard has given another precision, FP32 or the other half
+            type, in all of their steps. Empty if *effective* is FP32.
     """
 
     requested: PrecisionWish
@@ -76,12 +82,13 @@ class PrecisionState:
     reason: PrecisionReason
     roles: Mapping[Role, RoleTypes] = field(default_factory=dict, hash=False)
     modules: ModuleNames = ()
+    parts: PartPrecisions = field(default_factory=dict, hash=False)
 
     @property
     def fields(self) -> dict[str, str]:
         """The state as text by name, for logs and the store.
 
-        ``roles`` and ``modules`` are left out if there are none.
+        ``roles``, ``modules`` and ``parts`` are left out if there are none.
         """
         shown: dict[str, str] = {
             "requested": self.requested,
@@ -92,6 +99,8 @@ class PrecisionState:
             shown["roles"] = describe_roles(self.roles)
         if self.modules:
             shown["modules"] = ",".join(self.modules)
+        if self.parts:
+            shown["parts"] = ",".join(f"{part}:{name}" for part, name in self.parts.items())
         return shown
 
     def __str__(self) -> str:

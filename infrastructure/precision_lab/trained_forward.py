@@ -61,9 +61,9 @@ class TrainedForward:
         compute = Precision.FP32 if pure else Precision(precision.compute)
         self._forward = PrecisionForward(module, device, compute)
 
-    def in_fp32(self) -> PrecisionForward:
-        """The same module in FP32; its weights must be float32."""
-        return self._forward.in_fp32()
+    def under(self, name: str) -> PrecisionForward:
+        """The same module in the precision *name*; its weights must be float32."""
+        return self._forward.under(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run ``forward``; floating-point arguments are cast to ``store``, results to ``out``."""

@@ -235,7 +235,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(make_daemon, plugin: Path) -> N
     assert 0 < resumed[0] < resumed[1] < resumed[2] < steps
 
 
-def test_the_guard_rolls_back_all_parts_and_leaves_the_one_to_blame_in_fp32(
+def test_the_guard_rolls_back_all_parts_and_changes_the_one_to_blame_alone(
     make_daemon, plugin: Path
 ) -> None:
     daemon = make_daemon(python_path=plugin)
@@ -247,17 +247,19 @@ def test_the_guard_rolls_back_all_parts_and_leaves_the_one_to_blame_in_fp32(
     assert json.loads(first.read_text())["numbers"]["part"] == "critic-b"
     daemon.wait_for(lambda: effective(daemon) == [("fp16", "default")], "to descend")
     [found] = daemon.events("rung_searched")
-    assert found.modules == ("part:critic-b",)
+    assert (found.modules, found.parts) == ((), {"critic-b": "bf16"})
     assert daemon.metrics().value("genesis_raised_modules", agent="parts") == 1
-    assert daemon.events("precision_changed")[-1].state.modules == ("part:critic-b",)
+    assert daemon.events("precision_changed")[-1].state.parts == {"critic-b": "bf16"}
 
     def explained() -> str:
         return daemon.cli("precision", "explain", "parts").stdout
 
-    daemon.wait_for(lambda: "Raised        part:critic-b" in explained(), "to store it")
+    daemon.wait_for(lambda: "Parts         critic-b:bf16" in explained(), "to store it")
     told = explained()
     assert "part critic-b" in told
-    assert "KEEP_FP32=part:critic-b" in told
+    assert "BF16 in part critic-b suffices" in told
+    assert "BF16 in part critic-b (other parts as before)" in told
+    assert "PRECISION=bf16 for the whole job, or GENESIS_AGENTS__PARTS__KEEP_FP32=part:c" in told
     overflows = of(daemon, "genesis_part_overflow_steps_total", "critic-b")
     for part in PARTS:
         before = of(daemon, "genesis_part_steps_total", part)
@@ -273,4 +275,8 @@ def test_the_guard_rolls_back_all_parts_and_leaves_the_one_to_blame_in_fp32(
     daemon.worker().kill()
     changes = len(daemon.events("precision_changed"))
     daemon.wait_for(lambda: len(daemon.events("precision_changed")) > changes, "to resume")
-    assert daemon.events("precision_changed")[-1].state.modules == ("part:critic-b",)
+    assert daemon.events("precision_changed")[-1].state.parts == {"critic-b": "bf16"}
+    done = daemon.cli("precision", "set", "fp16", "--agent", "parts", "--reason", "FP16 only")
+    assert done.returncode == 0, done.stderr
+    daemon.wait_for(lambda: effective(daemon) == [("fp16", "operator")], "to obey the operator")
+    assert daemon.events("precision_changed")[-1].state.parts == {"critic-b": "fp32"}

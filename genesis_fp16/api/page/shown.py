@@ -31,7 +31,7 @@ _SHORT = {
 _NOT_SHOWN = ("kind", "time")  # of an event in a table
 _OF_DECISION = {  # which the table of decisions shows
     *("agent", "at", "state", "trigger", "level", "until", "run_id", "step", "actor", "reason"),
-    *("evidence", "roles", "modules"),
+    *("evidence", "roles", "modules", "parts"),
 }
 
 

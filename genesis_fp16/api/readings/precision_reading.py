@@ -58,6 +58,7 @@ class PrecisionReading:
             guard=guard.demands_fp32,
             guard_roles=guard.roles,
             guard_modules=guard.modules,
+            guard_parts=guard.parts,
             canary=is_canary(agent, 1, self.settings),
         )
         resolved = resolve_precision(inputs)

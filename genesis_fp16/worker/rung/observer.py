@@ -118,7 +118,7 @@ class RungSearch:
                     break
             if event.state.effective != "fp32":
                 self._half_is_default = event.state.reason == "default"
-                if event.state.modules or event.state.reason == "guard":
+                if event.state.modules or event.state.parts or event.state.reason == "guard":
                     self._searches = 0  # one has found a rung
         elif isinstance(event, OverflowDiagnosed) and event.module:
             self._suspect(event.module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def search(attempt: Attempt) -> Outcome:
     loss, losses = kind_of(job).step_loss, None
     if request.part:
         losses = part_losses(job, request.part, spec.seed)
-        loss = losses.loss(())
+        loss = losses.loss({})
         own = part_parameters(model, job.parts, job.targets)[request.part]
         model.requires_grad_(False)  # the part's steps use no other gradients
         for parameter in own:
@@ -65,19 +65,23 @@ def part_losses(job: Job, failed: str, seed: int) -> PartLosses:
     Raises:
         ValueError: The job has no such part any more.
     """
-    names, kept = [part.name for part in job.parts], parts_among(job.keep_fp32)
+    names = [part.name for part in job.parts]
+    kept = dict.fromkeys(parts_among(job.keep_fp32, job.parts), "fp32")
     if failed and failed not in names:
         raise ValueError(f"the job has no part {failed!r} any more")
 
-    def of(only: str) -> Callable[[Collection[str]], Loss]:
-        return lambda raised: _repeated(
-            JointLoss(job.parts, fp32=(*kept, *raised), only=only), seed
+    def of(only: str) -> Callable[[Mapping[str, str]], Loss]:
+        return lambda changed: _repeated(
+            JointLoss(job.parts, precisions={**changed, **kept}, only=only), seed
         )
 
-    if failed:
-        names = names[: names.index(failed) + 1]
-    names = [name for name in names if name not in kept]
-    return PartLosses(names=names, loss=of(failed), whole=of(""))
+    replayed = names[: names.index(failed) + 1] if failed else names
+    return PartLosses(
+        names=[name for name in replayed if name not in kept],
+        are_all=len(replayed) == len(names),
+        loss=of(failed),
+        whole=of(""),
+    )
 
 
 def propose(

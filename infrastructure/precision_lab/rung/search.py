@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 import torch
@@ -12,11 +13,10 @@ from torch import Tensor
 from torch.nn import Module
 
 from infrastructure.agent_contract import Forward
-from infrastructure.agent_contract.parts import modules_among, part_place, parts_among
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.events.event import RungCause, RungSearched
-from infrastructure.events.precision_state import MOST_MODULES
+from infrastructure.events.precision_state import MOST_MODULES, PrecisionName
 from infrastructure.events.role_precision import PRESETS, HalfName
 from infrastructure.precision_lab.bisect.bisect import TOLERANCE
 from infrastructure.precision_lab.bisect.noise_floor import Deviation, NoiseFloor, NotFiniteError
@@ -34,6 +34,9 @@ _SCALES = [2.0**exponent for exponent in range(16, -17, -4)]
 
 
 Loss: TypeAlias = Callable[[Forward, Batch], Tensor]
+Changed: TypeAlias = Mapping[str, PrecisionName]  # parts with a precision of their own
+
+_NONE: Changed = MappingProxyType({})
 
 
 class _OutOfTimeError(Exception):
@@ -42,54 +45,86 @@ class _OutOfTimeError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartLosses:
-    """Losses of a job of parts, by the names of the parts in FP32.
+    """Losses of a job of parts, by the parts whose precision is changed.
 
     Attributes:
-        names: The part that failed, and those before it.
+        names: The part that failed, and those before it, but for those in FP32 anyway.
+        are_all: Whether these are all parts of the job.
         loss: Loss of the part that failed.
         whole: Loss of all parts, to count their operations.
     """
 
     names: Sequence[str]
-    loss: Callable[[Collection[str]], Loss]
-    whole: Callable[[Collection[str]], Loss]
+    are_all: bool
+    loss: Callable[[Changed], Loss]
+    whole: Callable[[Changed], Loss]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cure:
+    """Modules in FP32, or parts in another precision."""
+
+    modules: tuple[str, ...] = ()
+    parts: Changed = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.modules:
+            return f"keep_fp32={list(self.modules)}"
+        precision = next(iter(self.parts.values())).upper()
+        return f"{precision} in {' and '.join(f'part {name}' for name in self.parts)}"
 
 
 @dataclass(kw_only=True, slots=True)
 class _Replays:
-    """Replays *experiment* with modules or parts in FP32, each set once, until the time is over."""
+    """Replays *experiment* with modules in FP32 or parts changed, each once, until time is over."""
 
     experiment: WorldModelExperiment
     half: HalfName
-    floor: NoiseFloor
+    floors: dict[HalfName, NoiseFloor]
     scales: Sequence[float]
     is_over: Callable[[], bool]
     parts: PartLosses | None
-    known: dict[frozenset[str], Deviation] = field(default_factory=dict)
+    failed: str  # part
+    known: dict[tuple[frozenset[str], frozenset[tuple[str, PrecisionName]]], Deviation] = field(
+        default_factory=dict
+    )
     count: int = 0
 
-    def deviation(self, names: Collection[str]) -> Deviation:
-        key = frozenset(names)
+    def deviation(self, names: Collection[str], changed: Changed = _NONE) -> Deviation:
+        key = frozenset(names), frozenset(changed.items())
         if key not in self.known:
-            scales = self.scales if self.half == "fp16" else (1.0,)
-            self.known[key] = self.replay(sorted(key), scales)
+            has_scale = changed.get(self.failed, self.half) == "fp16"
+            self.known[key] = self.replay(
+                sorted(names), self.scales if has_scale else (1.0,), changed
+            )
         return self.known[key]
 
-    def suffice(self, names: Collection[str]) -> bool:
-        return self.deviation(names).ratio <= TOLERANCE
+    def suffice(self, names: Collection[str], changed: Changed = _NONE) -> bool:
+        return self.deviation(names, changed).ratio <= TOLERANCE
 
     def kernels(self, names: Collection[str]) -> PresetKernels:
-        kept = (*self.experiment.keep_fp32, *modules_among(names))
+        kept = (*self.experiment.keep_fp32, *names)
         return PresetKernels(self.experiment.models, PRESETS[self.half], kept)
 
-    def replay(self, names: Sequence[str], scales: Sequence[float]) -> Deviation:
+    def floor(self, changed: Changed) -> NoiseFloor:
+        """That of the coarsest half type that is replayed."""
+        names = self.parts.names if self.parts is not None else ()
+        types = {changed.get(name, self.half) for name in names} - {"fp32"} or {self.half}
+        half: HalfName = "bf16" if "bf16" in types else "fp16"
+        if half not in self.floors:
+            self.floors[half] = NoiseFloor(self.experiment, PRESETS[half])
+        return self.floors[half]
+
+    def replay(
+        self, names: Sequence[str], scales: Sequence[float], changed: Changed = _NONE
+    ) -> Deviation:
         """At the first of *scales* that leaves the gradients finite, as a training's backs off."""
         if self.is_over():
             raise _OutOfTimeError
         self.count += 1
         kernels, experiment = self.kernels(names), self.experiment
         if self.parts is not None:
-            experiment = replace(experiment, loss=self.parts.loss(parts_among(names)))
+            experiment = replace(experiment, loss=self.parts.loss(changed))
         for scale in scales:
             try:
                 outcome = replace(experiment, loss_scale=scale).run_with(kernels)
@@ -99,12 +134,12 @@ class _Replays:
                 break
             if all(gradient.isfinite().all() for gradient in outcome.gradients().values()):
                 break
-        return self.floor.deviation(outcome)
+        return self.floor(changed).deviation(outcome)
 
-    def fp32_share(self, names: Collection[str]) -> float | None:
+    def fp32_share(self, names: Collection[str], changed: Changed = _NONE) -> float | None:
         """Share of the operations of products in a job's forward pass that FP32 computes."""
         model = self.kernels(names).model(Role.WORLD_MODEL)
-        whole = self.parts.whole(parts_among(names)) if self.parts else self.experiment.loss
+        whole = self.parts.whole(changed) if self.parts else self.experiment.loss
         with torch.no_grad(), ProductFlops() as counted:
             whole(model, self.experiment.batches[0])
         total = sum(counted.flops.values())
@@ -122,8 +157,8 @@ def search_rung(
     What the training's own steps compute is replayed: autocast with these modules kept. A set
     suffices if every loss and gradient is within `TOLERANCE` times the noise floor. First the
     suspects are tried, then modules are searched from the outermost inwards by delta debugging.
-    Where no few modules suffice, whole parts of the job are tried, then the other half type in all
-    of the model.
+    Where no few modules suffice, whole parts of the job are tried in the other half type, which
+    costs nothing, and in FP32, then the other half type in all of the model.
 
     Args:
         experiment: Weights and last batches of the training.
@@ -170,10 +205,11 @@ def _found(
         replays = _Replays(
             experiment=experiment,
             half=half,
-            floor=floor,
+            floors={half: floor},
             scales=[s for s in (2.0**24, 2.0**20) if s <= request.loss_scale] + _SCALES,
             is_over=is_over,
             parts=parts,
+            failed=request.part,
         )
         try:
             found = _searched(replays, request, outcome)
@@ -209,43 +245,61 @@ def _searched(
             "no set of modules in FP32 cures it: what the model computes outside of them is to "
             "blame"
         )
-    if replays.parts is not None and not (modules and _is_small(replays, modules)):
-        modules = _smallest_parts(replays, replays.parts) or modules
-    if not modules:
+    cure = _cure(replays, request, modules)
+    if cure is None:
         reason = f"{half} is off ({_times(everywhere)}), and {why}"
         if other := _other_half(replays, request):
             return outcome("half_type", f"{reason}; {other}").model_copy(
                 update={**measured, "half_type": request.other_half}
             )
         return outcome("unexplained", reason).model_copy(update=measured)
-    deviation, share = replays.deviation(modules), replays.fp32_share(modules)
+    deviation = replays.deviation(cure.modules, cure.parts)
+    share = replays.fp32_share(cure.modules, cure.parts)
     measured |= {"deviation": deviation.ratio, "fp32_share": share}
     part = "an unknown share" if share is None else f"{share:.1%}"
     reason = (
-        f"keep_fp32={sorted(modules)} suffices: {_times(deviation)} instead of "
-        f"{_times(everywhere)}, with {part} of the forward pass's operations in FP32"
+        f"{cure} suffices: {_times(deviation)} instead of {_times(everywhere)}, with {part} of the "
+        "forward pass's operations in FP32"
     )
-    if not _is_small(replays, modules):
+    if not _is_small(replays, cure):
         reason += "; FP32 for all costs hardly more"
         if other := _other_half(replays, request):
             return outcome("half_type", f"{reason}; {other}").model_copy(
                 update={**measured, "half_type": request.other_half}
             )
     else:
-        measured["modules"] = tuple(sorted(modules))
-    return outcome("modules", reason).model_copy(update=measured)
+        measured |= {"modules": cure.modules, "parts": dict(cure.parts)}
+    cause: RungCause = "modules" if cure.modules else "parts"
+    return outcome(cause, reason).model_copy(update=measured)
 
 
-def _is_small(replays: _Replays, names: Collection[str]) -> bool:
-    """Whether FP32 in *names* alone costs clearly less than for all."""
-    share = replays.fp32_share(names)
-    return len(names) <= MOST_MODULES and (share is None or share <= LARGEST_SHARE)
+def _cure(replays: _Replays, request: RungRequest, modules: Sequence[str]) -> _Cure | None:
+    """What suffices: *modules* if they are few, else the parts that cost least; None if nothing."""
+    cure = _Cure(modules=tuple(sorted(modules))) if modules else None
+    if replays.parts is None or (cure and _is_small(replays, cure)):
+        return cure
+    names, are_all = replays.parts.names, replays.parts.are_all
+    precisions: tuple[PrecisionName | None, ...] = (request.other_half, "fp32")
+    for precision in precisions:
+        if precision is None:
+            continue
+
+        def suffice(few: Sequence[str], precision: PrecisionName = precision) -> bool:
+            return replays.suffice((), dict.fromkeys(few, precision))
+
+        few = minimal_subset(names, suffice) if suffice(names) else []
+        if not few or (are_all and len(few) == len(names) and precision != "fp32"):
+            continue  # all of them are the whole job
+        cure = _Cure(parts=dict.fromkeys(few, precision))
+        if _is_small(replays, cure):
+            break
+    return cure
 
 
-def _smallest_parts(replays: _Replays, parts: PartLosses) -> list[str]:
-    """The parts that must be in FP32, of the one that failed and those before it; maybe none."""
-    names = [part_place(name) for name in parts.names]
-    return minimal_subset(names, replays.suffice) if replays.suffice(names) else []
+def _is_small(replays: _Replays, cure: _Cure) -> bool:
+    """Whether FP32 in *cure* alone costs clearly less than for all."""
+    share = replays.fp32_share(cure.modules, cure.parts)
+    return len(cure.modules) <= MOST_MODULES and (share is None or share <= LARGEST_SHARE)
 
 
 def _scale_to_blame(replays: _Replays, loss_scale: float) -> str:
@@ -271,8 +325,7 @@ def _other_half(replays: _Replays, request: RungRequest) -> str:
     other = request.other_half
     if other is None:
         return ""
-    floor = NoiseFloor(replays.experiment, PRESETS[other])
-    others = replace(replays, half=other, floor=floor, known={}, count=0)
+    others = replace(replays, half=other, known={}, count=0)
     deviation = others.deviation(())
     replays.count += others.count
     if deviation.ratio > TOLERANCE:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from infrastructure.agent_contract import Job
-from infrastructure.agent_contract.parts import modules_among, part_place, parts_among
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import NOT_RAISED, Notice
 from infrastructure.events.role_precision import RolePrecisions
@@ -68,23 +67,23 @@ class PrecisionDecision:
         return DecidedPrecision(state=self._roles.acknowledge(state, roles), roles=roles)
 
     def _with_known_modules(self, wish: PrecisionState) -> PrecisionState:
-        """*wish*, or FP32 if the modules or parts that it raises cannot be raised one by one."""
-        parts = set(parts_among(wish.modules))
+        """*wish*, or FP32 if the modules or parts that it changes cannot be changed one by one."""
         try:
-            raised = find_modules(self._model, modules_among(wish.modules))
+            raised = find_modules(self._model, wish.modules)
         except UnknownModuleError as error:
             why = str(error).replace("keep_fp32 names", "the guard raised")
         else:
             inside = {id(p) for module in raised.values() for p in module.parameters()}
             is_whole = raised and all(id(p) in inside for p in self._model.parameters())
-            if gone := sorted(parts - self._parts):
-                why = f"the guard raised {part_place(gone[0])!r}, and the job has no such part"
-            elif is_whole or (parts and parts == self._parts):
-                why = f"{', '.join(wish.modules)} are all of the model"
+            in_fp32 = {part for part, name in wish.parts.items() if name == "fp32"}
+            if gone := sorted(wish.parts.keys() - self._parts):
+                why = f"the guard changed part {gone[0]!r}, and the job has no such part"
+            elif is_whole or (in_fp32 and in_fp32 == self._parts):
+                why = f"{', '.join((*wish.modules, *wish.parts))} are all of the model"
             else:
                 return wish
         consequence = "the whole job computes in FP32"
-        modules = ", ".join(wish.modules)
+        modules = ", ".join((*wish.modules, *wish.parts))
         notice = Notice.warning(NOT_RAISED, why, modules=modules, consequence=consequence)
         self._emit(notice)
-        return replace(wish, effective="fp32", reason="guard", roles={}, modules=())
+        return replace(wish, effective="fp32", reason="guard", roles={}, modules=(), parts={})

@@ -19,7 +19,7 @@ from infrastructure.agent_contract.parts import (
     parts_among,
 )
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.events import PrecisionState
+from infrastructure.events import PrecisionName, PrecisionState
 from infrastructure.training.config import FP16TrainingConfig
 from infrastructure.training.fp16_trainer import FP16Trainer
 from infrastructure.training.parts.part_parameters import part_parameters, require_own
@@ -67,8 +67,8 @@ class PartsTrainer:
     Each part's parameters, optimizer, loss scale and counters are those of a trainer of its own.
     The counters here are sums: a step is a step of one part.
 
-    A part in FP32, by ``keep_fp32`` or a wish's modules, takes its steps so while the others are in
-    half precision.
+    A part in FP32, by ``keep_fp32``, or in another precision, by a wish's parts, takes its steps so
+    while the others are in half precision.
 
     Args:
         model: Model of the job, on one device and in this process alone.
@@ -98,7 +98,7 @@ class PartsTrainer:
         wish: PrecisionState,
     ) -> None:
         self.model, self.config = model, config
-        self._kept = parts_among(config.keep_fp32)
+        self._kept = parts_among(config.keep_fp32, parts)
         self._wish = wish
         chosen = part_parameters(model, parts, targets)
         followers = [TargetNetwork(target, model, chosen) for target in targets]
@@ -109,7 +109,7 @@ class PartsTrainer:
             self.parts[part.name] = PartTrainer(
                 part=part,
                 trainer=FP16Trainer(
-                    model, optimizer, _config_of(part, config), wish=self._wish_of(part)
+                    model, optimizer, _config_of(part, parts, config), wish=self._wish_of(part)
                 ),
                 schedule=None if part.scheduler is None else part.scheduler(optimizer),
                 targets=[follower for follower in followers if follower.part == part.name],
@@ -165,14 +165,12 @@ class PartsTrainer:
 
     @property
     def precision_state(self) -> PrecisionState:
-        """Requested, effective and the reason; its modules name the parts in FP32, too."""
-        state = self._leading.precision_state
-        raised = () if state.effective == "fp32" else self._wish.modules
-        return replace(state, modules=raised)
+        """Requested, effective and the reason; and the parts whose precision is another one."""
+        return self._leading.precision_state
 
     @property
     def precision(self) -> Precision:
-        """The effective precision of the parts that are not in FP32 alone."""
+        """The effective precision of the parts that have no other one."""
         return self._leading.precision
 
     @property
@@ -182,15 +180,15 @@ class PartsTrainer:
 
     @property
     def _leading(self) -> FP16Trainer:
-        """The trainer of the first part that is not in FP32 alone."""
-        in_fp32 = self._parts_in_fp32()
-        others = (part.trainer for name, part in self.parts.items() if name not in in_fp32)
+        """The trainer of the first part that has no precision of its own."""
+        changed = self._changed
+        others = (part.trainer for name, part in self.parts.items() if name not in changed)
         return next(others, self._trainers[0])
 
     @property
     def joint_loss(self) -> JointLoss:
         """The sum of the losses of all parts, each in the precision of its part."""
-        return JointLoss([p.part for p in self._members], fp32=self._parts_in_fp32())
+        return JointLoss([p.part for p in self._members], precisions=self._changed)
 
     def set_precision(self, wish: PrecisionState) -> PrecisionState:
         """Change the precision of all parts; see `FP16Trainer.set_precision`."""
@@ -199,14 +197,17 @@ class PartsTrainer:
             member.trainer.set_precision(self._wish_of(member.part))
         return self.precision_state
 
-    def _parts_in_fp32(self) -> tuple[str, ...]:
-        return (*self._kept, *parts_among(self._wish.modules))
+    @property
+    def _changed(self) -> dict[str, PrecisionName]:
+        """Parts with a precision of their own, while the job is in half precision."""
+        kept: dict[str, PrecisionName] = dict.fromkeys(self._kept, "fp32")
+        return {**self._wish.parts, **kept}
 
     def _wish_of(self, part: Part) -> PrecisionState:
-        wish = replace(self._wish, modules=modules_among(self._wish.modules))
-        if part.name not in self._parts_in_fp32():
-            return wish
-        return replace(wish, requested="fp32", effective="fp32", modules=())
+        changed = self._changed.get(part.name)
+        if changed is None or self._wish.effective == "fp32":
+            return self._wish
+        return replace(self._wish, requested=changed, effective=changed, parts={})
 
     def start_reading(self) -> Callable[[], StepReading | None]:
         """Start to read every part's counters; see `FP16Trainer.start_reading`.
@@ -239,9 +240,9 @@ class PartsTrainer:
         return {**stats[0], **totals, **joint}
 
     def _lowest_scale(self, scales: Mapping[str, float]) -> float:
-        """The lowest loss scale, by part, of those that are not in FP32 alone."""
-        in_fp32 = self._parts_in_fp32()
-        return min(s for n, s in scales.items() if n not in in_fp32 or len(in_fp32) == len(scales))
+        """The lowest loss scale, by part, of those that have no precision of their own."""
+        changed = self._changed
+        return min(s for n, s in scales.items() if n not in changed or len(changed) == len(scales))
 
     def part_totals(self) -> dict[str, tuple[int, int, int]]:
         """`StepReading.totals` of each part so far; reads the device."""
@@ -362,14 +363,14 @@ class PartsState:
         return {**state["parts"][name], "model": state["model"]}
 
 
-def _config_of(part: Part, config: FP16TrainingConfig) -> FP16TrainingConfig:
+def _config_of(part: Part, parts: Sequence[Part], config: FP16TrainingConfig) -> FP16TrainingConfig:
     """*config* with what *part* states itself."""
     clip, scale = part.max_grad_norm, part.loss_scale
     return replace(
         config,
         max_grad_norm=config.max_grad_norm if clip is None else clip or None,
         loss_scale=config.loss_scale if scale is None else max(scale, config.min_loss_scale),
-        keep_fp32=modules_among(config.keep_fp32),
+        keep_fp32=modules_among(config.keep_fp32, parts),
     )
 
 

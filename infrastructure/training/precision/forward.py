@@ -37,6 +37,7 @@ class PrecisionForward:
     Args:
         compiled: Compiles the calls; None for eager ones.
         raised: Names of the modules that are in FP32 for now; compiled for each set of them.
+        caches: Whether one cast of each weight is kept for all calls in an outer region.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class PrecisionForward:
         compiled: CompiledCalls | None = None,
         *,
         raised: Sequence[str] = (),
+        caches: bool = True,
     ) -> None:
         self._module, self._compiled, self._raised = module, compiled, tuple(raised)
         self._method_of = method_of if is_distributed(module) else getattr
@@ -75,7 +77,8 @@ class PrecisionForward:
         dtype = precision.compute if self._enabled else torch.bfloat16
 
         def region(enabled: bool) -> torch.autocast:
-            return torch.autocast(device.type, dtype=dtype, enabled=enabled)
+            cached = None if caches else False  # None: as outside of it
+            return torch.autocast(device.type, dtype=dtype, enabled=enabled, cache_enabled=cached)
 
         self._loss_outer = region(self._enabled)
         self._off = region(False)
@@ -148,9 +151,14 @@ class PrecisionForward:
         with self._loss_outer, self._off:
             return loss(self, batch)
 
-    def in_fp32(self) -> PrecisionForward:
-        """The same model in FP32: what a part in FP32 sees."""
-        return PrecisionForward(self._module, self._device, Precision.FP32)
+    def under(self, name: str) -> PrecisionForward:
+        """The same model in the precision *name*: what a part in another one sees.
+
+        FP32 stays FP32.
+        """
+        precision = Precision(name) if self._enabled else Precision.FP32
+        # Autocast would find the casts of this forward pass, which are of another type.
+        return PrecisionForward(self._module, self._device, precision, caches=False)
 
     def backward(self, function: Callable[..., Any], *args: Any) -> None:
         """Run *function*, a backward pass: what it recomputes sees what the calls saw."""

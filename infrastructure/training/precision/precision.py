@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import torch
 
-from infrastructure.events import PrecisionState
-from infrastructure.events.precision_state import fp32_reason_of_device
+from infrastructure.events import PrecisionName, PrecisionState
+from infrastructure.events.precision_state import PrecisionReason, fp32_reason_of_device
 from infrastructure.training.precision.devices import native_half_types
 
 _COMPUTE = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -45,7 +45,7 @@ class Precision(StrEnum):
 def resolve(wish: PrecisionState, device: torch.device, *, cpu_half: bool) -> PrecisionState:
     """Lower *wish* to FP32, with the reason, where the device lacks its half type.
 
-    Never to the other half type: FP16 and BF16 fail in different ways.
+    Never to the other half type: FP16 and BF16 fail in different ways. So are single parts of it.
 
     Args:
         wish: Precision that was decided on.
@@ -61,15 +61,16 @@ def resolve(wish: PrecisionState, device: torch.device, *, cpu_half: bool) -> Pr
             "Precision(preflight(job, device).verdict)"
         )
     if wish.effective == "fp32":  # no module is raised above the others
-        return replace(wish, modules=())
-    if wish.reason == "measured":  # on this very device
-        return wish
-    reason = fp32_reason_of_device(
-        wish.effective,
-        accelerator=device.type != "cpu",
-        native=native_half_types(device),
-        cpu_half=cpu_half,
-    )
+        return replace(wish, modules=(), parts={})
+
+    def lacking(name: PrecisionName) -> PrecisionReason | None:
+        accelerator, native = device.type != "cpu", native_half_types(device)
+        return fp32_reason_of_device(
+            name, accelerator=accelerator, native=native, cpu_half=cpu_half
+        )
+
+    reason = None if wish.reason == "measured" else lacking(wish.effective)  # on this very device
     if reason is None:
-        return wish
+        parts = {part: "fp32" if lacking(name) else name for part, name in wish.parts.items()}
+        return replace(wish, parts=parts)
     return PrecisionState(requested=wish.requested, effective="fp32", reason=reason)

@@ -190,13 +190,33 @@ def test_a_demand_for_fp32_leaves_no_role_in_half(demand) -> None:
     state = resolve_precision(inputs_with(**{"preset": PRESETS["flowrl_fp16"], **demand}))
     assert (state.effective, state.roles) == ("fp32", {})
 
-    raised = inputs_with(**{"guard_modules": ("head",), **demand})
-    assert resolve_precision(raised).modules == ()
+    changed = {"guard_modules": ("head",), "guard_parts": {"critic": "bf16"}}
+    state = resolve_precision(inputs_with(**{**changed, **demand}))
+    assert (state.modules, state.parts) == ((), {})
 
 
 def test_modules_that_the_guard_raises_are_those_of_the_half_type() -> None:
     state = resolve_precision(inputs_with(guard_modules=("head",)))
     assert (state.effective, state.reason, state.modules) == ("fp16", "default", ("head",))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "name", "of_part"),
+    [
+        ({}, "bf16", "bf16"),
+        ({}, "fp32", "fp32"),
+        ({"agent": "fp16"}, "bf16", "fp32"),
+        ({"overrides": [override("fp16")]}, "bf16", "fp32"),
+        ({"preset": PRESETS["fp16"]}, "bf16", "fp32"),
+        ({"device": OLD_GPU}, "bf16", "fp32"),
+        ({"agent": "bf16"}, "bf16", None),
+        ({"default": "bf16"}, "bf16", None),
+    ],
+)
+def test_a_part_has_the_other_half_type_only_if_nobody_chose_one(chosen, name, of_part) -> None:
+    state = resolve_precision(inputs_with(guard_parts={"critic": name}, **chosen))
+    assert state.parts == ({"critic": of_part} if of_part else {})
+    assert state.effective != "fp32"
 
 
 @pytest.mark.parametrize(("decided_at", "effective"), [(4.0, "fp32"), (6.0, "fp16")])

@@ -394,6 +394,35 @@ def test_modules_that_did_not_suffice_are_not_raised_again(world, storm) -> None
     assert world.guard.raised_modules("a") == ("head", "trunk")
 
 
+@on_each_database
+def test_a_part_has_its_own_precision_where_a_search_has_shown_it(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.now += 1
+    world.guard.on_event("a", run.id, searched("parts", parts={"critic": "bf16"}))
+    assert not world.guard.demands_fp32("a")
+    assert world.guard.changed_parts("a") == {"critic": "bf16"}
+    world.guard.refresh()
+    world.restart()
+    decision = world.guard.decision("a")
+    assert (decision.rung, decision.parts, decision.level) == ("parts", {"critic": "bf16"}, 1)
+    assert decision.descended
+    world.configure(guard_ladder=False)
+    assert world.guard.demands_fp32("a")
+    world.configure(guard_ladder=True)
+    world.now += 1
+    storm(run)
+    assert world.guard.demands_fp32("a")
+    world.guard.on_event("a", run.id, searched("parts", parts={"critic": "bf16"}))
+    assert world.guard.demands_fp32("a"), "it did not suffice"
+    world.guard.on_event("a", run.id, searched("parts", parts={"critic": "fp32"}))
+    assert world.guard.changed_parts("a") == {"critic": "fp32"}
+    notice = Notice.warning("modules_not_raised", "no such part", modules="critic")
+    world.guard.on_event("a", run.id, notice)
+    assert world.guard.demands_fp32("a")
+    assert world.guard.changed_parts("a") == {}
+
+
 def test_modules_that_have_vanished_lead_to_fp32_until_a_search_finds_others(world, storm) -> None:
     run = world.begin()
     storm(run)

@@ -23,6 +23,7 @@ from infrastructure.precision_lab.rung.search import search_rung
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.parts.part_parameters import part_parameters
 from infrastructure.training.precision import Precision, PrecisionForward
+from infrastructure.training.precision.keep_fp32 import find_modules
 from tests.infrastructure.training.parts.actor_critic import PARTS, batches, make_job
 
 CPU = torch.device("cpu")
@@ -68,6 +69,24 @@ def test_a_proposal_names_the_module_its_cost_and_its_gain() -> None:
     assert healthy.proposal == ""
 
 
+@pytest.mark.parametrize("name", ["part:large", "b[0]", "part:b[0]"])
+def test_a_module_that_is_named_like_a_part_or_a_pattern_is_a_module(name: str) -> None:
+    job = a_job(nn.Tanh())
+    *trunk, _, head = job.model.children()
+    model = nn.Sequential(*trunk)
+    model.add_module(name, Large())
+    model.add_module("part:b0", head)
+    job = replace(job, model=model)
+    found = propose(job, CPU, CONFIG, seconds=60.0, seed=0)
+    assert found is not None
+    assert (found.modules, found.parts) == ((name,), {})
+    kept = replace(job, keep_fp32=found.modules)
+    assert list(find_modules(model, kept.kept_modules)) == [name, f"{name}.linear"]
+    healthy = propose(kept, CPU, CONFIG, seconds=60.0, seed=0)
+    assert healthy is not None
+    assert healthy.modules == ()
+
+
 def test_why_a_search_failed_is_told_in_one_line(tmp_path: Path) -> None:
     folder = RungFolder(tmp_path)
     attempt = folder.spec_path.parent
@@ -107,7 +126,7 @@ def test_the_loss_of_a_part_comes_after_those_before_it() -> None:
     job, (batch,) = make_job(), batches(1)
     forward = PrecisionForward(job.model, CPU, Precision.FP32)
     each = [
-        forward.compute_loss(part_losses(job, part.name, 0).loss(()), batch) for part in job.parts
+        forward.compute_loss(part_losses(job, part.name, 0).loss({}), batch) for part in job.parts
     ]
     assert torch.allclose(torch.stack(each).sum(), forward.compute_loss(job.loss, batch))
     with pytest.raises(ValueError, match="no part 'gone'"):
@@ -135,11 +154,12 @@ def test_where_no_module_is_to_blame_the_part_is_found(failed: str) -> None:
     for parameter in own:
         parameter.requires_grad_(True)
     experiment = WorldModelExperiment(
-        models={Role.WORLD_MODEL: job.model}, batches=batches(4, bad=99), loss=losses.loss(())
+        models={Role.WORLD_MODEL: job.model}, batches=batches(4, bad=99), loss=losses.loss({})
     )
     request = RungRequest(half="fp16", step=1, raises_modules=False, part=failed)
     found = search_rung(experiment, request, parts=losses)
-    assert (found.cause, found.modules) == ("modules", ("part:actor",)), found.reason
+    assert (found.cause, found.modules) == ("parts", ()), found.reason
+    assert found.parts == {"actor": "fp32"}
     assert found.fp32_share is not None
     assert 0 < found.fp32_share <= 0.5
     if failed == "actor":
@@ -147,7 +167,11 @@ def test_where_no_module_is_to_blame_the_part_is_found(failed: str) -> None:
         proposed = propose(job, CPU, CONFIG, seconds=60.0, seed=0)
         assert proposed is not None
         assert proposed.proposal.startswith("keep_fp32=['part:actor']: ")
-    kept = part_losses(replace(job, keep_fp32=found.modules), failed, 0)
+    other = search_rung(experiment, replace(request, other_half="bf16"), parts=losses)
+    assert (other.cause, other.parts, other.fp32_share) == ("parts", {"actor": "bf16"}, 0.0)
+    assert other.reason.startswith("BF16 in part actor suffices: ")
+    assert other.proposal.startswith("part actor in BF16: ")
+    kept = part_losses(replace(job, keep_fp32=("part:actor",)), failed, 0)
     assert "actor" not in kept.names
-    healthy = search_rung(replace(experiment, loss=kept.loss(())), request, parts=kept)
+    healthy = search_rung(replace(experiment, loss=kept.loss({})), request, parts=kept)
     assert healthy.cause == "unexplained", healthy.reason

@@ -53,9 +53,15 @@ class RoleResolver:
         if preset is None or wish.effective == "fp32" or Role.POLICY in wish.roles:
             return wish
         if preset.half is None:
-            return replace(wish, effective="fp32", reason="agent", roles={}, modules=())
+            return replace(wish, effective="fp32", reason="agent", roles={}, modules=(), parts={})
         if wish.reason == "default":
-            return replace(wish, requested=preset.half, effective=preset.half, reason="agent")
+            return replace(
+                wish,
+                requested=preset.half,
+                effective=preset.half,
+                reason="agent",
+                parts=dict.fromkeys(wish.parts, "fp32"),  # it has not chosen another half type
+            )
         return wish
 
     def precisions(self, state: PrecisionState) -> RolePrecisions:

@@ -236,7 +236,7 @@ def test_operations_are_counted_in_the_whole_job() -> None:
         return sum((loss(forward, batch) for _ in range(2)), loss(forward, batch))
 
     model = network(Large())
-    parts = PartLosses(names=(), loss=lambda _fp32: loss, whole=lambda _fp32: whole)
+    parts = PartLosses(names=(), are_all=True, loss=lambda _: loss, whole=lambda _: whole)
     [alone, with_others] = [
         search_rung(experiment(model), request(), parts=one) for one in (None, parts)
     ]

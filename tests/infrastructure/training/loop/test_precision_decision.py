@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,25 +59,34 @@ def test_the_trainer_takes_what_was_decided(
 
 
 @pytest.mark.parametrize(
-    ("modules", "why"),
+    ("changed", "names", "why"),
     [
-        (("head_of_last_week",), "the guard raised 'head_of_last_week', but the model has no such"),
-        (("*",), "* are all of the model"),
-        (("part:critic",), "the guard raised 'part:critic', and the job has no such part"),
+        (
+            {"modules": ("of_last_week",)},
+            "of_last_week",
+            "the guard raised 'of_last_week', but the model has no such",
+        ),
+        ({"modules": ("*",)}, "*", "* are all of the model"),
+        (
+            {"parts": {"critic": "bf16"}},
+            "critic",
+            "the guard changed part 'critic', and the job has no such part",
+        ),
     ],
 )
 def test_modules_that_cannot_be_raised_one_by_one_lead_to_fp32(
-    make_job, tmp_path: Path, modules: tuple[str, ...], why: str
+    make_job, tmp_path: Path, changed: dict[str, Any], names: str, why: str
 ):
     told: list[Notice] = []
     config = FP16TrainingConfig(cpu_half=True)
     decide = decision(make_job(), tmp_path, config, told.append).decide
-    wished = PrecisionState(requested="fp16", effective="fp16", reason="default", modules=modules)
+    wished = PrecisionState(requested="fp16", effective="fp16", reason="default", **changed)
     state = decide(wished).state
-    assert (state.effective, state.reason, state.modules) == ("fp32", "guard", ())
+    assert (state.effective, state.reason) == ("fp32", "guard")
+    assert (state.modules, state.parts) == ((), {})
     (notice,) = told
     assert notice.event == "modules_not_raised"
-    assert notice.fields["modules"] == ", ".join(modules)
+    assert notice.fields["modules"] == names
     assert why in str(notice.fields)
     assert "the whole job computes in FP32" in str(notice.fields)
 

@@ -194,7 +194,7 @@ def test_a_part_is_raised_and_lowered_as_if_it_had_begun_so():
     given = batches(30)
     for batch in given[:9]:
         live.train_batch(batch)
-    raised = replace(wish("fp16"), modules=("part:critic",))
+    raised = replace(wish("fp16"), parts={"critic": "fp32"})
     assert live.set_precision(raised) == raised
     kept = trainer_of("fp16", kept=("part:critic",))
     kept.load_state_dict(copy.deepcopy(live.state_dict()))
