@@ -60,7 +60,7 @@ from infrastructure.world_model.planning import (
     roll_out,
     rollout_metrics,
 )
-from infrastructure.world_model.planning.rollouts import check_count
+from infrastructure.world_model.planning.rollouts import MAX_SEED, check_count
 from infrastructure.world_model.prediction import (
     Prediction,
     improvement_target,
@@ -152,8 +152,9 @@ class WorldModel:
         seed: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if members < 1 or hidden < 1:
-            raise ValueError(f"members and hidden must be at least 1, got {members} and {hidden}")
+        check_count("members", members)
+        check_count("hidden", hidden)
+        check_count("seed", seed, least=0, most=MAX_SEED)
         self.spec = spec
         self.metrics: dict[str, float] = {}
         self.training_history: list[EpochRecord] = []
@@ -222,8 +223,8 @@ class WorldModel:
                 f"accumulate must be 1, got {config.accumulate}: raise batch_size instead"
             )
         for name, count in (("epochs", epochs), ("batch_size", batch_size)):
-            if count is not None and count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}")
+            if count is not None:
+                check_count(name, count)
         wish, chosen_device = _wish(precision, config), resolve_device(device)
         if isinstance(transitions, TrainingData):
             data = transitions
@@ -400,10 +401,12 @@ class WorldModel:
         that the members' disagreement adds up from step to step.
 
         Args:
-            observation: Start, or several. A value may be missing; see `Rollout.observation`.
+            observation: Start, or several. A value may be missing, and a label undeclared; see
+                `Rollout.observation`.
             actions: Actions of each step for all starts; a sequence of such sequences, one for
                 each start; tensors of the action's fields, ``[H, ...]`` for all starts or
-                ``[starts, H, ...]``; or a function that chooses them, see `Policy`.
+                ``[starts, H, ...]``; or a function that chooses them, see `Policy`. In place of an
+                unseen label, each particle acts as a training row which resembles the step.
             horizon: Number of steps; by default all *actions*.
             particles: Particles of each member, whose next states are drawn from the member's
                 distribution; 0 for one that follows the member's means and likeliest labels, also
@@ -421,7 +424,7 @@ class WorldModel:
         """
         model = self._fitted("rolling out")
         check_count("particles", particles, least=0)
-        check_count("seed", seed, least=0)
+        check_count("seed", seed, least=0, most=MAX_SEED)
         if not isinstance(observation, Sequence):
             observation = [observation]
         noise = torch.Generator().manual_seed(seed) if particles else None
@@ -475,7 +478,13 @@ class WorldModel:
                 have neither bounds nor candidates.
         """
         model, reward = self._fitted("planning"), improvement_target(self.spec)
-        return Planner(model, horizon, settings or PlanSettings(), reward=reward, seed=seed)
+        return Planner(
+            model,
+            horizon,
+            PlanSettings() if settings is None else settings,
+            reward=reward,
+            seed=seed,
+        )
 
     def _fitted(self, purpose: str) -> FittedModel:
         if self._model is None:

@@ -300,13 +300,15 @@ class FeatureEncoder:
         return self._bins.get(key)
 
     def label_inputs(self, key: str) -> tuple[Tensor, Sequence[bool]]:
-        """Dense inputs of each label of the `Discrete` field *key*, and last of a missing one.
+        """Dense inputs of the labels of the `Discrete` field *key*.
 
         Returns:
-            ``[L + 1, D]`` float32; and whether the training data does not explain the label.
+            Inputs of each declared label, a missing and an undeclared one, ``[L + 2, D]`` float32;
+            and whether the training data does not explain the label.
         """
         field = next(each for name, each, _ in _columns(self._spec, (), ()) if name == key)
-        values = [*cast(Discrete, field).values, None]
+        labels = cast(Discrete, field).values
+        values = [*labels, None, "?".join(("", *labels))]  # longer than any label
         flags = Flags(len(values))
         columns = self._encode_labels(key, _one_hot(values, cast(Discrete, field)), flags)
         odd_L = torch.stack([*flags.by_text.values(), flags.out_of_distribution_N]).any(dim=0)

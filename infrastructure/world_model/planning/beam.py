@@ -47,6 +47,7 @@ def beam_search(
     *,
     generator: torch.Generator,
     quantiles_MDX: Tensor | None = None,
+    places_MD: Tensor | None = None,
     previous: Sequence[int] = (),
     in_time: Callable[[], bool] = lambda: True,
 ) -> Path:
@@ -57,6 +58,7 @@ def beam_search(
         candidates: Actions to choose from, as one step of K rows.
         generator: CPU generator that decides between equal plans.
         quantiles_MDX: For the first step; see `Dynamics.step`.
+        places_MD: See `imagine`.
         previous: Choices that are kept in the beam as long as they last.
         in_time: Asked often after the first step; at False the search ends with the last whole one.
     """
@@ -77,11 +79,12 @@ def beam_search(
             state_MDWX[:, :, parents_N].flatten(1, 2),
             actions,
             quantiles_MDX=None if step else quantiles_MDX,
+            places_MD=places_MD,
             alive_MN=None if alive_MDW is None else alive_MDW[:, :, parents_N].flatten(1, 2),
         )
         if imagined is None:
             raise RuntimeError("nothing ends a step")
-        reward_MDN = step_rewards(dynamics, imagined, actions, settings)[0].unflatten(1, sizes)
+        reward_MDN = step_rewards(dynamics, imagined, settings)[0].unflatten(1, sizes)
         return_MDN = return_MDW[:, :, parents_N] + settings.discount**step * reward_MDN
         alive = None if imagined.alive is None else imagined.alive[-1].unflatten(1, sizes)
         return return_MDN, imagined.states[-1].unflatten(1, sizes), alive

@@ -11,7 +11,8 @@ Shapes: M members, N rows of each, H steps, X columns of the state and A of the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from infrastructure.world_model.networks import EnsembleNetwork
 from infrastructure.world_model.networks.network import layer_inputs
 from infrastructure.world_model.networks.text import field_inputs
 from infrastructure.world_model.planning.heads import Heads
-from infrastructure.world_model.planning.layout import ColumnEncoding, Layout
+from infrastructure.world_model.planning.layout import MORE_LABELS, ColumnEncoding, Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,12 +38,17 @@ class ActionRows:
         dense: Dense inputs, of the same leading sizes, float32.
         texts: Embedded texts, ``[H, M, N, E]`` float32; None without `Text`.
         linear: Share of texts in the linear model, ``[H, N, O]`` float32; None without `Text`.
+        unknown: Columns of labels that the training data does not explain, of the sizes of *raw*,
+            bool; None if there is none.
+        unknown_dense: Their dense inputs, of the sizes of *dense*, bool; None like *unknown*.
     """
 
     raw: Tensor
     dense: Tensor
     texts: Tensor | None = None
     linear: Tensor | None = None
+    unknown: Tensor | None = None
+    unknown_dense: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -54,6 +60,19 @@ class ActionRows:
             dense=self.dense.index_select(-2, rows_N),
             texts=None if self.texts is None else self.texts[:, :, rows_N],
             linear=None if self.linear is None else self.linear[:, rows_N],
+            unknown=None if self.unknown is None else self.unknown.index_select(-2, rows_N),
+            unknown_dense=(
+                None if self.unknown_dense is None else self.unknown_dense.index_select(-2, rows_N)
+            ),
+        )
+
+    def one(self, number: int) -> ActionRows:
+        """Only the step *number*."""
+        return ActionRows(
+            raw=self.raw[number, None],
+            dense=self.dense[number, None],
+            texts=None if self.texts is None else self.texts[number, None],
+            linear=None if self.linear is None else self.linear[number, None],
         )
 
 
@@ -169,10 +188,11 @@ class Dynamics:
         """
         encoder = self._model.encoder
         unknown_NX = self._states.is_unknown(start_NX)
+        unknown_NX |= start_NX.isnan() & self._heads.changed  # else it would stay a gap
         examples = encoder.examples if bool(unknown_NX.any()) else None
         if examples is None:
             return None
-        known_RX = self.observation.read(self._example_observations(), gaps=True)
+        known_RX = self.observation.read(encoder.example_rows("observation"), gaps=True)
         features, width = encoder.encode(observations, [{}] * len(observations)), self._states.width
         unknown_ND = torch.zeros(len(observations), width, dtype=torch.bool)
         if features.unknown is not None:
@@ -191,12 +211,84 @@ class Dynamics:
             drawn_CNX[:, row, unknown_X] = known_RX[chosen_C][:, unknown_X]
         return drawn_CNX
 
+    def draw_places(self, draws: int, generator: torch.Generator) -> Tensor:
+        """Draw where `act` looks among the examples for *draws* rows of each member.
+
+        Returns:
+            ``[M, draws]`` float64, evenly spread over (0, 1).
+        """
+        count = self.members * draws
+        places = torch.randperm(count, generator=generator).double().add_(0.5) / count
+        places_MD: Tensor = places.unflatten(0, (self.members, draws))
+        return places_MD
+
+    def act(
+        self, state_MNX: Tensor, actions: ActionRows, number: int, places_MD: Tensor
+    ) -> ActionRows:
+        """Return step *number* of *actions*, with known labels instead of unknown ones.
+
+        As a prediction does, it takes those of training rows that resemble state and action, by
+        the weights of `Examples`.
+
+        Args:
+            places_MD: Quantile of the examples that is taken, for each of D equal parts of the
+                rows; see `draw_places`.
+        """
+        step, encoder = actions.one(number), self._model.encoder
+        examples = encoder.examples
+        if actions.unknown is None or actions.unknown_dense is None or examples is None:
+            return step
+        members, rows, _ = state_MNX.shape
+        raw_MNA, dense_MND, unknown_MNA, unknown_MND = (
+            each[number].expand(members, rows, -1)
+            for each in (actions.raw, actions.dense, actions.unknown, actions.unknown_dense)
+        )
+        row_MN = unknown_MNA.any(dim=-1)
+        if not bool(row_MN.any()):
+            return step
+        known_RA = self.action.read(encoder.example_rows("action"), gaps=True)
+        state_KD, unknown_KA = self._states.encode(state_MNX[row_MN]), unknown_MNA[row_MN]
+        dense_KD = torch.cat([state_KD, dense_MND[row_MN]], dim=1)
+        is_state_KD = torch.zeros_like(state_KD, dtype=torch.bool)
+        unknown_KD = torch.cat([is_state_KD, unknown_MND[row_MN]], dim=1)
+        lacks_RA = self._actions.is_unknown(known_RA)
+        usable_KR = unknown_KA.double() @ lacks_RA.double().T == 0
+        order_R = (known_RA.nan_to_num() @ torch.arange(self.action.width).double()).argsort()
+        total_KR = (examples.weights(dense_KD, unknown_KD) * usable_KR)[:, order_R].cumsum(1)
+        places_K = places_MD.repeat_interleave(rows // places_MD.shape[1], 1)[row_MN]
+        wanted_K1 = (places_K * total_KR[:, -1])[:, None]
+        found_K1 = torch.searchsorted(total_KR, wanted_K1, right=True)
+        chosen_K = order_R[found_K1[:, 0].clamp(max=len(order_R) - 1)]
+        is_found_K1 = total_KR[:, -1:] > 0
+        raw_MNA, dense_MND, own = raw_MNA.clone(), dense_MND.clone(), self._states.width
+        raw_MNA[row_MN] = torch.where(unknown_KA & is_found_K1, known_RA[chosen_K], raw_MNA[row_MN])
+        dense_MND[row_MN] = torch.where(
+            unknown_KD & is_found_K1, examples.dense[chosen_K], dense_KD
+        )[:, own:]
+        return replace(step, raw=raw_MNA[None], dense=dense_MND[None])
+
+    def warnings(self, observation: Values, actions: Sequence[Values]) -> list[str]:
+        """Return what is odd about *observation* and *actions*; see `Prediction.warnings`."""
+        is_near = bool(self._states.is_in_range(self.start([observation])).all())
+        if is_near and actions:
+            is_near = bool(self._actions.is_in_range(self.action.read(actions)).all())
+        if is_near and not self._texts:
+            return []
+        steps: Sequence[Values] = actions or [{}]
+        features = self._model.encoder.encode([observation] * len(steps), steps)
+        remarks = dict.fromkeys(chain(*features.remarks()))  # each once
+        return [text for text in remarks if actions or not text.startswith("action.")]
+
     def lacks(self, state_MNX: Tensor) -> Tensor:
-        """Which columns are missing now and predicted as they will be, not as a change."""
+        """Which columns are missing now and predicted as they will be, not as a change.
+
+        An undeclared label counts as missing.
+        """
         lacks_MNX = state_MNX.isnan()
         for name in self._labels:
             columns = self.observation.columns[name]
-            lacks_MNX[..., columns] = state_MNX[..., columns.stop - 1, None] > 0
+            others_MNL = state_MNX[..., columns][..., -MORE_LABELS:]
+            lacks_MNX[..., columns] = others_MNL.any(dim=-1, keepdim=True)
         lacks_MNX &= self._heads.replaced
         return lacks_MNX
 
@@ -221,18 +313,24 @@ class Dynamics:
         if self._texts:
             names = ", ".join(name.removeprefix("action.") for name in self._texts)
             raise ValueError(f"action {names} is Text: give recorded values instead of tensors")
-        return ActionRows(raw=raw_HNA, dense=self._actions.encode(raw_HNA))
+        return self._action_rows(raw_HNA, self._actions.encode(raw_HNA))
 
-    def encode_values(self, actions: Sequence[Values], steps: int = 1) -> ActionRows:
+    def encode_values(
+        self, actions: Sequence[Values], steps: int = 1, *, gaps: bool = False
+    ) -> ActionRows:
         """Encode recorded values: those of *steps* steps, step by step.
 
+        Args:
+            gaps: Whether values may be missing.
+
         Raises:
-            ValueError: A field is missing, of another type or shape, or not finite.
+            ValueError: An action is not a mapping; or a field is of another type or shape,
+                infinite, or missing without *gaps*.
         """
         rows = len(actions) // steps
-        raw_HNA = self.action.read(actions).unflatten(0, (steps, rows))
+        raw_HNA = self.action.read(actions, gaps=gaps).unflatten(0, (steps, rows))
         if not self._texts or not isinstance(self._network, EnsembleNetwork):
-            return ActionRows(raw=raw_HNA, dense=self._actions.encode(raw_HNA))
+            return self._action_rows(raw_HNA, self._actions.encode(raw_HNA))
         features = self._model.encoder.encode([{}] * len(actions), actions)
         inputs, own = features.inputs(), self._states.width
         tables = dict(zip(self._model.linear.shape.texts, self._network.embeddings, strict=True))
@@ -240,12 +338,35 @@ class Dynamics:
         nothing = torch.empty(1, len(actions), 0)
         texts_MRE = layer_inputs(nothing, embedded, self.members, 0.0, [None])[0]
         linear = torch.stack(list(self._model.linear.text_outputs(inputs))).sum(0)
-        return ActionRows(
-            raw=raw_HNA,
-            dense=features.dense[:, own:].unflatten(0, (steps, rows)),
+        unknown_RD = None if features.unknown is None else features.unknown[:, own:]
+        action_rows = self._action_rows(
+            raw_HNA,
+            features.dense[:, own:].unflatten(0, (steps, rows)),
+            None if unknown_RD is None else unknown_RD.unflatten(0, (steps, rows)),
+        )
+        return replace(
+            action_rows,
             texts=texts_MRE.unflatten(1, (steps, rows)).transpose(0, 1),
             linear=linear.unflatten(0, (steps, rows)),
         )
+
+    def _action_rows(
+        self, raw_HNA: Tensor, dense_HND: Tensor, unknown_HND: Tensor | None = None
+    ) -> ActionRows:
+        """Action rows without texts.
+
+        Args:
+            unknown_HND: Which of the dense inputs are unknown, if they are not those of columns.
+        """
+        rows = ActionRows(raw=raw_HNA, dense=dense_HND)
+        if not self._actions.labels:
+            return rows
+        unknown_HNA = self._actions.is_unknown(raw_HNA)
+        if not bool(unknown_HNA.any()):
+            return rows
+        if unknown_HND is None:
+            unknown_HND = self._actions.features_of(unknown_HNA)
+        return replace(rows, unknown=unknown_HNA, unknown_dense=unknown_HND)
 
     def step(
         self,
@@ -310,21 +431,6 @@ class Dynamics:
             name, label = self._end
             ends_MN = heads.labels[name].probabilities(output_MNQ, linear_MNQ)[..., label]
         return Step(state=following_MNX, reward=reward_MN, ends=ends_MN)
-
-    def _example_observations(self) -> Sequence[Values]:
-        """Values of the encoder's examples; a label that the spec lacks counts as missing."""
-        labels = {
-            name: {*field.values, None}
-            for name, field in self.observation.fields.items()
-            if isinstance(field, Discrete)
-        }
-        return [
-            {
-                name: None if value not in labels.get(name, (value,)) else value
-                for name, value in row.items()
-            }
-            for row in self._model.encoder.example_rows("observation")
-        ]
 
     def is_in_range(self, state_MNX: Tensor, action_NA: Tensor) -> Tensor:
         """Whether no input is far outside the training data, ``[M, N]`` bool."""

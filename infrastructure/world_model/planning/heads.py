@@ -18,7 +18,7 @@ from infrastructure.world_model.distributions.metrics import SMALLEST_PROBABILIT
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.fitting.rollout_fields import NOT_IN_STATE
 from infrastructure.world_model.networks.loss import bounded_variance
-from infrastructure.world_model.planning.layout import Layout
+from infrastructure.world_model.planning.layout import MORE_LABELS, Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +70,7 @@ class Heads:
         linear: Map of the linear model's outputs; None if the blend has no share of it.
         replaced: Whether the prediction replaces the current state's column, instead of being
             added to it, ``[X]`` bool.
+        changed: Whether the prediction is a change of the column, ``[X]`` bool.
         offset: What is added to the state's columns besides, ``[X]`` float64.
         reward_offset: What is added to the reward.
         labels: Heads of `Discrete` targets.
@@ -83,6 +84,7 @@ class Heads:
         fold, offset = torch.zeros(outputs, total), torch.zeros(self.width + 1).double()
         linear = torch.zeros(sum(shape.boxes.values()) + logits, total)
         self.replaced = torch.zeros(self.width, dtype=torch.bool)
+        self.changed = torch.zeros(self.width, dtype=torch.bool)
         self._weight, self._linear_weight = torch.zeros(self.width), torch.zeros(self.width)
         self._scale, self._linear_variance = torch.ones(self.width), torch.zeros(self.width)
         self._correction = _Correction.none(self.width)
@@ -92,8 +94,9 @@ class Heads:
 
         for name, target in model.spec.targets.items():
             columns = state.columns.get(name) if name not in NOT_IN_STATE else None
-            if columns is not None and not (isinstance(target, Box) and target.delta):
-                self.replaced[columns] = True
+            if columns is not None:
+                is_change = isinstance(target, Box) and target.delta
+                (self.changed if is_change else self.replaced)[columns] = True
             if columns is not None and name not in codec.heads:
                 offset[columns] = _base_rate(model, name)
         at, linear_at = 0, 0
@@ -239,9 +242,9 @@ def _label_head(model: FittedModel, name: str, columns: slice) -> LabelHead:
 
 
 def _base_rate(model: FittedModel, name: str) -> Tensor:
-    """Columns of a target that did not vary, ``[C]`` or ``[L + 1]``."""
+    """Columns of a target that did not vary, ``[C]`` or ``[L + 2]``."""
     codec = model.codec
     if not codec.is_discrete(name):
         return torch.tensor(codec.standardisers[name].mean)
-    frequencies = torch.tensor((*codec.frequencies[name], 0.0))
+    frequencies = torch.tensor((*codec.frequencies[name], *(0.0,) * MORE_LABELS))
     return torch.nn.functional.one_hot(frequencies.argmax(), len(frequencies)).float()

@@ -16,11 +16,14 @@ from infrastructure.agent_contract.transition import Box, Discrete, FieldType, F
 from infrastructure.trajectories.encoding import FeatureEncoder
 from infrastructure.trajectories.encoding.quantile_bins import QuantileBins
 from infrastructure.trajectories.encoding.standardiser import CLIP
-from infrastructure.trajectories.schema import Values, is_missing, label_of
+from infrastructure.trajectories.schema import Values, is_missing, is_undeclared, label_of
+
+MORE_LABELS = 2
+"""Columns of a `Discrete` field besides its labels: *missing*, then *undeclared*."""
 
 
 class Layout:
-    """Columns of fields: the numbers of a `Box`; of a `Discrete` one per label and *missing*.
+    """Columns of fields: the numbers of a `Box`; of a `Discrete` its labels and `MORE_LABELS`.
 
     A missing number is NaN.
 
@@ -35,7 +38,7 @@ class Layout:
         self.columns: dict[str, slice] = {}
         self.width = 0
         for name, field in self.fields.items():
-            size = len(field.values) + 1 if isinstance(field, Discrete) else _dimensions(field)
+            size = _labels(field) if isinstance(field, Discrete) else _dimensions(field)
             self.columns[name] = slice(self.width, self.width + size)
             self.width += size
 
@@ -46,22 +49,29 @@ class Layout:
             gaps: Whether values may be missing: absent, None or NaN.
 
         Raises:
-            ValueError: A field is of another type or shape or infinite, or missing without *gaps*.
+            ValueError: A row is not a mapping; or a field is of another type or shape, infinite,
+                or missing without *gaps*.
         """
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise ValueError(
+                    f"an {self.part} must be a mapping of its fields, such as "
+                    f"{{{next(iter(self.fields), 'name')!r}: ...}}, got {row!r:.60}"
+                )
         raw_NX = torch.zeros(len(rows), self.width, dtype=torch.float64)
         for name, field in self.fields.items():
             values = [row.get(name) for row in rows]
             if not gaps and (lacking := [row for row in rows if is_missing(row.get(name))]):
                 raise ValueError(f"{self.part} {name!r} is missing; given are {sorted(lacking[0])}")
             if isinstance(field, Discrete):
-                position = {label: index for index, label in enumerate((*field.values, None))}
-                labels = [None if is_missing(value) else label_of(value) for value in values]
-                if unknown := [label for label in labels if label not in position]:
-                    raise ValueError(
-                        f"{self.part} {name!r} must be a declared label, got {unknown[0]!r:.60}"
-                    )
-                columns = [position[label] for label in labels]
-                block = torch.nn.functional.one_hot(torch.tensor(columns), len(position))
+                position = {label: index for index, label in enumerate(field.values)}
+                columns = [
+                    position[label_of(value)]
+                    if not is_missing(value) and label_of(value) in position
+                    else self._other_position(name, field, value)
+                    for value in values
+                ]
+                block = torch.nn.functional.one_hot(torch.tensor(columns), _labels(field))
             else:
                 numbers = [self._numbers(name, field, value, gaps=gaps) for value in values]
                 block = torch.stack(numbers)
@@ -83,7 +93,7 @@ class Layout:
         for name, field in self.fields.items():
             if name not in tensors:
                 raise ValueError(f"{self.part} {name!r} is missing; given are {sorted(tensors)}")
-            tensor = torch.as_tensor(tensors[name])
+            tensor = as_tensor(f"{self.part} {name!r}", tensors[name])
             wanted = (*rows, *(field.shape if isinstance(field, Box) else ()))
             if tuple(tensor.shape) != wanted:
                 raise ValueError(
@@ -95,7 +105,9 @@ class Layout:
                     raise ValueError(
                         f"{self.part} {name!r} must be positions of its {labels} labels, int64"
                     )
-                blocks.append(torch.nn.functional.one_hot(tensor.long(), labels + 1).double())
+                blocks.append(
+                    torch.nn.functional.one_hot(tensor.long(), labels + MORE_LABELS).double()
+                )
                 continue
             if not bool(tensor.isfinite().all()):
                 raise ValueError(f"{self.part} {name!r} must be finite")
@@ -105,7 +117,7 @@ class Layout:
     def split(self, raw_X: Tensor) -> dict[str, Tensor]:
         """Name the fields in ``[..., X]``; the converse of `join`.
 
-        The position of a missing label is the number of labels.
+        The position of a missing label is the number of labels, that of an undeclared one follows.
         """
         named = {}
         for name, field in self.fields.items():
@@ -122,12 +134,20 @@ class Layout:
         for name, field in self.fields.items():
             block = raw_X[self.columns[name]]
             if isinstance(field, Discrete):
-                values[name] = field.values[int(block[:-1].argmax())]
+                values[name] = field.values[int(block[:-MORE_LABELS].argmax())]
             else:
                 numbers = block.tolist()
                 shaped = isinstance(field, Box) and field.shape
                 values[name] = tuple(numbers) if shaped else numbers[0]
         return values
+
+    def _other_position(self, name: str, field: Discrete, value: object) -> int:
+        """Column of a *value* that is not a declared label."""
+        if is_missing(value):
+            return len(field.values)
+        if is_undeclared(field, value):
+            return len(field.values) + 1
+        raise ValueError(f"{self.part} {name!r} must be a label, got {value!r:.60}")
 
     def _numbers(self, name: str, field: FieldType, value: object, *, gaps: bool) -> Tensor:
         """Numbers of a `Box`, ``[C]`` float64."""
@@ -253,12 +273,21 @@ class ColumnEncoding:
         return (near_X | (raw_X.isnan() & self.may_miss)).all(dim=-1)
 
     def is_unknown(self, raw_X: Tensor) -> Tensor:
-        """Which columns have a gap or a label that the training data does not explain."""
+        """Which columns have a gap or a label that the training data does not explain.
+
+        Of a label, all columns of the field.
+        """
         unknown_X = raw_X.isnan() & ~self.may_miss
         for columns in self.labels:
             odd_L = raw_X[..., columns] > self.high[columns]
             unknown_X[..., columns] = odd_L.any(dim=-1, keepdim=True)
         return unknown_X
+
+    def features_of(self, columns_X: Tensor) -> Tensor:
+        """Which features encode the labels in *columns_X*, ``[..., X]`` bool: ``[..., D]`` bool."""
+        if self.inputs is None:
+            return columns_X
+        return columns_X.float() @ (self.inputs[: self.mean.numel()] != 0).float() > 0
 
     def _squeezed(self, raw_X: Tensor) -> Tensor:
         if self.symlog is None:
@@ -269,6 +298,22 @@ class ColumnEncoding:
 def is_text(field: FieldType) -> bool:
     """Whether *field* has no columns, because texts are hashed."""
     return not isinstance(field, Box | Discrete)
+
+
+def as_tensor(name: str, value: object, dtype: torch.dtype | None = None) -> Tensor:
+    """Convert *value* to a tensor.
+
+    Raises:
+        ValueError: It is not made of numbers; the message begins with *name*.
+    """
+    try:
+        return torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"{name} must be numbers, got {value!r:.60}") from None
+
+
+def _labels(field: Discrete) -> int:
+    return len(field.values) + MORE_LABELS
 
 
 def _dimensions(field: FieldType) -> int:

@@ -49,7 +49,8 @@ def open_loop_error(
     """Predict *steps* steps from recorded states, under the recorded actions.
 
     The windows do not overlap; of more than `MAX_WINDOWS`, an even choice is taken. One with a
-    missing number in its first or last state is left out.
+    missing number in its first or last state is left out. Means stand for what actions lack and
+    for unseen labels.
 
     Args:
         transitions: Held-out transitions, in the order in which they were recorded.
@@ -82,7 +83,7 @@ def open_loop_error(
     windows = list(compress(windows, whole_W.tolist()))
     actions = [window[step].action for step in range(steps) for window in windows]
     state_MWX = start_WX.expand(dynamics.members, -1, -1)
-    imagined = imagine(dynamics, state_MWX, dynamics.encode_values(actions, steps))
+    imagined = imagine(dynamics, state_MWX, dynamics.encode_values(actions, steps, gaps=True))
     if imagined is None:
         raise RuntimeError("nothing ends a rollout")
     compared = torch.zeros(dynamics.observation.width, dtype=torch.bool)

@@ -5,27 +5,34 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from infrastructure.agent_contract.transition import Box, Discrete, FieldValue, TransitionSpec
+from infrastructure.agent_contract.transition import (
+    MAX_ROLLOUT_STEPS,
+    Box,
+    Discrete,
+    FieldValue,
+    TransitionSpec,
+)
 from infrastructure.trajectories.schema import Values
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.planning.beam import Path, beam_search
 from infrastructure.world_model.planning.dynamics import Dynamics
 from infrastructure.world_model.planning.icem import Found, Icem
-from infrastructure.world_model.planning.layout import Layout
+from infrastructure.world_model.planning.layout import Layout, as_tensor
 from infrastructure.world_model.planning.returns import Scores, discounted_sum, step_rewards
-from infrastructure.world_model.planning.rollouts import check_count, imagine
+from infrastructure.world_model.planning.rollouts import MAX_SEED, check_count, imagine
 from infrastructure.world_model.planning.settings import Plan, PlanSettings
 
 MAX_LABEL_COMBINATIONS = 4096
 
 GAP_DRAWS = 8
-"""Starts of each member if the observation lacks a value."""
+"""Starts of each member if the observation or a candidate lacks a known value."""
 
 
 class Planner:
@@ -44,8 +51,9 @@ class Planner:
         clock: Function that returns seconds, for the deadline.
 
     Raises:
-        ValueError: The horizon is below 1; the model cannot be rolled out; there is no reward; the
-            actions have neither bounds nor candidates, or are of mixed types without candidates.
+        ValueError: An argument is of another type or out of range; the model cannot be rolled out;
+            there is no reward; or the actions have neither bounds nor candidates, or are of mixed
+            types without candidates.
     """
 
     def __init__(
@@ -58,8 +66,10 @@ class Planner:
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_count("horizon", horizon)
-        check_count("seed", seed, least=0)
+        check_count("horizon", horizon, most=MAX_ROLLOUT_STEPS)
+        check_count("seed", seed, least=0, most=MAX_SEED)
+        if not isinstance(settings, PlanSettings):
+            raise ValueError(f"settings must be PlanSettings, got {settings!r:.60}")
         if reward is None and settings.reward is None:
             raise ValueError(
                 "nothing says what a plan is for: declare a target reward, the spec's improvement, "
@@ -73,6 +83,7 @@ class Planner:
         )
         self._found: Found | None = None
         self._path: Sequence[int] = ()
+        self._acts_unknown = False
         candidates = settings.candidates
         if candidates is None and _all_boxes(model.spec):
             low_A, high_A = _bounds(model, self._dynamics.action, settings)
@@ -83,6 +94,7 @@ class Planner:
             candidates = _label_combinations(model.spec)
         self._candidates = candidates
         self._encoded = self._dynamics.encode_values(candidates)
+        self._acts_unknown = self._encoded.unknown is not None
 
     def reset(self) -> None:
         """Forget the previous plan, as at the start of an episode."""
@@ -112,12 +124,11 @@ class Planner:
             return end is None or self._clock() < end
 
         starts = self._starts(observation)
-        if self._candidates:
-            return self._choose(*starts, in_time)
-        return self._optimise(*starts, in_time)
+        plan = (self._choose if self._candidates else self._optimise)(*starts, in_time)
+        return replace(plan, warnings=self._dynamics.warnings(observation, plan.actions))
 
     def _starts(self, observation: Values) -> tuple[Tensor, Tensor | None]:
-        """Starts of each member, ``[M, D, X]``: one, or `GAP_DRAWS` if a value is missing.
+        """Starts of each member, ``[M, D, X]``: one, or `GAP_DRAWS` if a value is not known.
 
         A value that stays missing, because the model has learned what a gap means, differs from
         the first step on: by the quantiles that are returned besides, see `Dynamics.step`.
@@ -125,10 +136,11 @@ class Planner:
         dynamics, members = self._dynamics, self._dynamics.members
         start_1X = dynamics.start([observation])
         drawn = dynamics.draw_starts([observation], start_1X, members * GAP_DRAWS, self._gaps)
-        lacks = bool(dynamics.lacks(start_1X).any())
+        lacks = bool(dynamics.lacks(start_1X if drawn is None else drawn).any())
         quantiles = dynamics.draw_quantiles(GAP_DRAWS, self._gaps) if lacks else None
         if drawn is None:
-            return start_1X.expand(members, GAP_DRAWS if lacks else 1, -1), quantiles
+            draws = GAP_DRAWS if lacks or self._acts_unknown else 1
+            return start_1X.expand(members, draws, -1), quantiles
         return drawn[:, 0].unflatten(0, (members, GAP_DRAWS)), quantiles
 
     def _choose(
@@ -142,6 +154,11 @@ class Planner:
             self._settings,
             generator=self._generator,
             quantiles_MDX=quantiles_MDX,
+            places_MD=(
+                self._dynamics.draw_places(state_MDX.shape[1], self._gaps)
+                if self._acts_unknown
+                else None
+            ),
             previous=self._path[1:],
             in_time=in_time,
         )
@@ -165,7 +182,7 @@ class Planner:
             if imagined is None:
                 return None
             evaluations += raw_HNA.shape[1] * draws * self._horizon
-            rewards_HMN = step_rewards(self._dynamics, imagined, actions, settings)
+            rewards_HMN = step_rewards(self._dynamics, imagined, settings)
             returns_MN = discounted_sum(rewards_HMN, settings.discount)
             return Scores.of(returns_MN.unflatten(1, (draws, -1)).flatten(0, 1), settings.penalty)
 
@@ -237,7 +254,7 @@ def _bounds(model: FittedModel, layout: Layout, settings: PlanSettings) -> tuple
     for name, columns in layout.columns.items():
         given = settings.bounds.get(name)
         if given is not None:
-            low, high = (torch.as_tensor(side, dtype=torch.float64) for side in given)
+            low, high = (as_tensor(f"bounds of {name!r}", side, torch.float64) for side in given)
             if (
                 low.ndim > 1
                 or high.ndim > 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from infrastructure.world_model.planning.dynamics import ActionRows, Dynamics
+from infrastructure.world_model.planning.dynamics import Dynamics
 from infrastructure.world_model.planning.rollouts import Imagined, given_rewards
 from infrastructure.world_model.planning.settings import PlanSettings
 
@@ -38,13 +38,11 @@ class Scores:
         return cls(mean=mean_N, sd=sd_N, score=score_N)
 
 
-def step_rewards(
-    dynamics: Dynamics, imagined: Imagined, actions: ActionRows, settings: PlanSettings
-) -> Tensor:
+def step_rewards(dynamics: Dynamics, imagined: Imagined, settings: PlanSettings) -> Tensor:
     """Rewards of each step, ``[H, M, N]``: by the author's function, or learned."""
     if settings.reward is None:
         return imagined.rewards
-    return given_rewards(dynamics, imagined, actions, settings.reward)
+    return given_rewards(dynamics, imagined, settings.reward)
 
 
 def discounted_sum(reward_HMN: Tensor, discount: float) -> Tensor:

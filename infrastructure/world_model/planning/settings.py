@@ -9,7 +9,12 @@ from numbers import Real
 
 from infrastructure.agent_contract.transition import FieldValue
 from infrastructure.trajectories.schema import Values
-from infrastructure.world_model.planning.rollouts import RewardFunction, check_count
+from infrastructure.world_model.planning.rollouts import (
+    RewardFunction,
+    check_count,
+    check_reward,
+    is_sequence,
+)
 
 _REDDEST = 10.0  # noise whose spectrum is steeper is one slow wave; powers of it overflow
 
@@ -21,8 +26,8 @@ class PlanSettings:
     """Options of `WorldModel.plan`.
 
     A plan's score is the mean over the members of the return that each predicts, minus `penalty`
-    times their standard deviation. If the observation lacks a value, each member predicts from
-    several values of it, which count like members.
+    times their standard deviation. If the observation or an action lacks a known value, each
+    member predicts from several values of it, which count like members.
 
     Attributes:
         reward: Function of observation, action and next observation; None for the learned reward
@@ -42,7 +47,7 @@ class PlanSettings:
         beam_width: Partial plans that are kept at each step over `Discrete` actions or candidates.
 
     Raises:
-        ValueError: A number is out of range.
+        ValueError: A value is of another type or out of range.
     """
 
     reward: RewardFunction | None = None
@@ -73,14 +78,24 @@ class PlanSettings:
                 bound = "in (0, 1]" if name == "discount" else "finite and at least 0"
                 bound += f" and at most {most:g}" if name == "noise_colour" else ""
                 raise ValueError(f"{name} must be {bound}, got {number!r:.60}")
+        check_reward(self.reward)
+        if not isinstance(self.bounds, Mapping):
+            raise ValueError(
+                f"bounds must map actions to pairs of numbers, such as {{'u': (-1, 1)}}, got "
+                f"{self.bounds!r:.60}"
+            )
         for name, pair in self.bounds.items():
             if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
                 raise ValueError(
                     f"bounds of {name!r} must be a pair of the lowest and the highest value, got "
                     f"{pair!r:.60}"
                 )
-        if self.candidates is not None and not self.candidates:
-            raise ValueError("candidates must hold at least one action")
+        if self.candidates is None:
+            return
+        if not (is_sequence(self.candidates) and self.candidates):
+            raise ValueError(
+                f"candidates must be a list of at least one action, got {self.candidates!r:.60}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +110,7 @@ class Plan:
         evaluations: Steps that were predicted, over all plans; each by all members.
         cut: Whether the deadline ended the search. The plan is the best of those evaluated so far;
             a beam's plan then has fewer actions.
+        warnings: What is odd about the observation and the actions; see `Prediction.warnings`.
     """
 
     actions: Sequence[Mapping[str, FieldValue]]
@@ -102,3 +118,4 @@ class Plan:
     sd: float
     evaluations: int
     cut: bool
+    warnings: Sequence[str] = ()

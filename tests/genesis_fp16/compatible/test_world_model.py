@@ -100,7 +100,7 @@ def test_few_records_train_all_the_same_and_are_never_published(records, tmp_pat
         (5, 1, "record 1 of the replay buffer cannot be used"),
         ({**EQUAL, "final_reward": "much"}, 1, "record 1 of the replay buffer .*'much'"),
         ({**EQUAL, "initial_state": [1]}, 1, "it needs initial_state"),
-        (EQUAL, 0, "epochs must be at least 1, got 0"),
+        (EQUAL, 0, "epochs must be a whole number of at least 1, got 0"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")

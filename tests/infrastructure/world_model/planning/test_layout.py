@@ -41,10 +41,10 @@ NUMBER = st.none() | st.floats(-1e6, 1e6)
     row=st.fixed_dictionaries(
         {
             "x": st.lists(NUMBER, min_size=3, max_size=3),
-            "kind": st.sampled_from(["a", "b", "c", None]),
+            "kind": st.sampled_from(["a", "b", "c", "new", None]),
             "tail": NUMBER,
             "still": NUMBER,
-            "mode": st.sampled_from(["on", "off", None]),
+            "mode": st.sampled_from(["on", "off", "new", None]),
         }
     )
 )

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from infrastructure.agent_contract.transition import Transition
@@ -32,3 +34,13 @@ def test_sequences_that_are_too_short_tell_nothing(line):
     assert open_loop_error(line.fitted_model, _sequence("g", 5), 10) is None
     with pytest.raises(ValueError, match="at least 1"):
         open_loop_error(line.fitted_model, [], 0)
+
+
+def test_an_action_that_was_not_recorded_counts_as_average(line):
+    rows = [row for number in range(4) for row in _sequence(f"g{number}")]
+    gaps = [
+        replace(row, action={"push": None} if at % 7 == 3 else row.action)
+        for at, row in enumerate(rows)
+    ]
+    error = open_loop_error(line.fitted_model, gaps, 9)
+    assert float(error.squared.mean()) < 0.5 * float(error.unchanged.mean())
