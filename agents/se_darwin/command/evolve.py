@@ -53,6 +53,7 @@ _SPLIT = {
     "recombinations": "recombinations",
     "proposed": "proposed",
     "minimising": "to drop edits that the repair does not need",
+    "order_runs": "of repairs under another order of sets",
     "duplicates": "not run again",
 }
 

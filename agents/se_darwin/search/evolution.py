@@ -51,6 +51,7 @@ SPLIT = (
     "minimising",
     "proposed",
     "order_dependent",
+    "order_runs",
 )
 
 
@@ -98,8 +99,9 @@ class Evolution:
         split: What was run and what was not, by the names in `SPLIT`: candidates with one, two or
             more edits, and unions of two programs; duplicates, which equal a program that was run
             and were skipped; programs that were run once more to see which lines they run;
-            programs that were run to minimise a repair; candidates of other proposers; and
-            candidates that pass every test under one order of sets only.
+            programs that were run to minimise a repair; candidates of other proposers; candidates
+            that pass every test under one order of sets only; and runs of repairs under another
+            order.
         proposals: The proposers.
     """
 
@@ -260,6 +262,7 @@ class Evolution:
             source = self._task.space.program(step.edits)
             [child] = self._task.screen(self._sandbox, [(step.edits, source)])
             self.split["minimising"] += 1
+            self.split["order_runs"] += child.order_runs
             if child.score >= repaired.score:
                 return self.minimise(child)
         return repaired
@@ -270,6 +273,7 @@ class Evolution:
         kind = SPLIT[3 if is_union else min(3, len(step.edits)) - 1]
         self.split["proposed" if is_proposal else kind] += 1
         self.split["order_dependent"] += child.depends_on_order
+        self.split["order_runs"] += child.order_runs
         best = self.archive.best.score
         is_kept = self.archive.add(child, parent)
         gain = (self.archive.best.score - best) / ((1.0 - self._root.score) or 1.0)

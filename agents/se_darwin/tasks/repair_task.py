@@ -10,7 +10,7 @@ from agents.se_darwin.edits import Edit, EditSpace
 from agents.se_darwin.fork_server.wire import Call, ProgramNames, Wire
 from agents.se_darwin.sandbox import Execution, Limits, PytestSuite, Sandbox, TestCase
 from agents.se_darwin.tasks.evaluation import Evaluation
-from agents.se_darwin.tasks.set_order import uses_sets
+from agents.se_darwin.tasks.set_order import SEEDS_OF_ALL, uses_sets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,8 @@ class RepairTask:
         suite: Test suite whose checks are *tests*; None if *tests* are plain calls.
         given: Evaluation of the program of *space*, with its lines, if it has been run already with
             these tests within its process.
-        hash_seeds: Seeds of hashes under which a program with sets must pass the tests, too.
+        hash_seeds: Seeds of hashes under which a repair must pass the tests, too: under the first
+            `SEEDS_OF_ALL`, and under all of them if there are sets.
     """
 
     name: str
@@ -109,20 +110,22 @@ class RepairTask:
         return evaluations
 
     def check_order(self, sandbox: Sandbox, repair: Evaluation) -> Evaluation:
-        """Run *repair* under the other `hash_seeds` if it passes every test and there are sets.
+        """Run *repair*, if it passes every test, under other `hash_seeds`.
 
-        They may be in the program, or in its tests, which give them to it.
+        All of them if there are sets in the program, or in its tests, which give them to it.
 
         Returns:
             *repair*, or the evaluation under a seed with which it fails a test.
         """
-        if not repair.fixed or not any(map(uses_sets, self._sources(repair.source))):
+        if not repair.fixed:
             return repair
-        for seed in self.hash_seeds:
+        has_sets = any(map(uses_sets, self._sources(repair.source)))
+        seeds = self.hash_seeds if has_sets else self.hash_seeds[:SEEDS_OF_ALL]
+        for runs, seed in enumerate(seeds, 1):
             other = self._run_alone(sandbox.with_hash_seed(seed), (repair.edits, repair.source))
             if not other.fixed:
-                return replace(other, depends_on_order=True)
-        return repair
+                return replace(other, depends_on_order=True, order_runs=runs)
+        return replace(repair, order_runs=len(seeds))
 
     def _sources(self, source: str) -> list[str]:
         """Sources of the program and of all that it runs with."""

@@ -6,10 +6,12 @@ import ast
 from functools import lru_cache
 
 HASH_SEEDS = tuple(range(1, 8))
-"""Seeds of hashes, besides that of the search, under which a repair must pass every test.
+"""Seeds of hashes, besides that of the search, under which a repair with sets must pass every test.
 
 A program that sorts one of two sets passes under half of the seeds: two more let one of four pass.
 """
+SEEDS_OF_ALL = 2
+"""Number of them for every other repair: a library may make sets that no source shows."""
 _NAMES = {"set", "frozenset", "hash", "Set", "FrozenSet", "MutableSet"}
 _VIEWS = {"keys", "items"}
 

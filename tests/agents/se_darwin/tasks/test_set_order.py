@@ -83,6 +83,30 @@ def test_sets_that_the_tests_give_to_a_program_count() -> None:
         assert found.depends_on_order
 
 
+def test_a_repair_that_reads_a_set_of_a_library_runs_under_three_orders() -> None:
+    words = ["json", "abc", "zlib", "queue", "copy", "heapq"]
+    lucky = "import sys\ndef solve(x):\n    return [n for n in sys.stdlib_module_names if n in x]"
+    assert not uses_sets(lucky)
+    given = lucky.replace("return ", "return 0 and ")
+    with Sandbox(modules=["sys"]) as sandbox:
+        [execution] = sandbox.run([lucky], [TestCase.returning((words,), [])], function="solve")
+        output = execution.outputs[0]
+        assert output is not None
+        task = RepairTask(
+            name="order",
+            function="solve",
+            module=None,
+            space=EditSpace(given, "solve"),
+            tests=(TestCase(arguments=(words,), kind="value", expected=output.text),),
+            hash_seeds=HASH_SEEDS,
+        )
+        right = lucky.replace("return ", f"return {output.text} or ")
+        found, kept = task.screen(sandbox, [(frozenset(), lucky), (frozenset(), right)])
+    assert found.depends_on_order
+    assert kept.fixed
+    assert (found.order_runs, kept.order_runs) == (1, 2)
+
+
 def test_the_benchmark_has_twenty_functions_that_depend_on_order() -> None:
     bugs = list(order_bugs())
     assert len(bugs) == 20
