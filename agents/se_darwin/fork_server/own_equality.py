@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from .object_fields import fields_of
@@ -34,7 +35,8 @@ def own_equality(values: Iterable[object], module: str, file: str, given: str) -
             owner = next(each for each in kind.__mro__ if method in vars(each))
             if _is_of(owner, method, module, file) and owner.__name__ not in _classes(given):
                 return owner.__name__
-        pending += _parts(value)
+        with suppress(Exception):  # what an object's own attributes raise
+            pending += [part for part in _parts(value) if type(part) not in _PLAIN]
     return None
 
 

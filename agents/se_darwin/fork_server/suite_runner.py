@@ -37,6 +37,7 @@ from .refusal import refusal
 from .wire import ProgramNames, Wire
 
 CHECK_NAME = "__check__"
+COMPARED_NAME = "__compared__"
 _TESTS_NAME = "__tests__"  # a package `tests` of the caller's keeps its name
 _SKIPPED = ("Skipped", "SkipTest")  # raised by pytest.skip and by unittest
 
@@ -184,9 +185,10 @@ class SuiteRunner:
         self._sources = {file_name(name): source for name, source in suite["helpers"].items()}
         self._sources[_test_file(_TESTS_NAME)] = suite["tests"]
         self.left_out: list[str] = []
-        known = {CHECK_NAME: self._check}  # in helpers, too: test classes may inherit their tests
+        # In helpers, too: test classes may inherit their tests.
+        known = {CHECK_NAME: self._check, COMPARED_NAME: self._compared}
         sys.meta_path.append(GivenModules(suite["helpers"], known=known))
-        conftests = [vars(_execute("conftest", source)) for source in suite["conftests"]]
+        conftests = [vars(_execute("conftest", source, known)) for source in suite["conftests"]]
         tests = _execute(_TESTS_NAME, suite["tests"], known)
         self._collector = Collector(tests, Fixtures([*conftests, vars(tests)]))
         self.tests: list[Test] = []
@@ -258,6 +260,16 @@ class SuiteRunner:
 
     def _check(self, number: int) -> Check:
         return self._checks[number]
+
+    def _compared(self, value: object) -> object:
+        """Return *value*, which an assert compares.
+
+        Raises:
+            AssertionError: A class that the candidate has added would decide the comparison.
+        """
+        if name := self._candidate.own_equality(value):
+            raise AssertionError(f"a {name} has an equality of its own")
+        return value
 
     def _is_skip(self, error: BaseException) -> bool:
         """Whether the test skips itself; a candidate that raises the same exception fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from pathlib import PurePath
 from agents.se_darwin.edits.nodes import ForNode
 from agents.se_darwin.fork_server.check import PASSED
 from agents.se_darwin.fork_server.given_modules import module_names
-from agents.se_darwin.fork_server.suite_runner import CHECK_NAME
+from agents.se_darwin.fork_server.suite_runner import CHECK_NAME, COMPARED_NAME
 from agents.se_darwin.sandbox.call_graph import names_that_reach, refers_to
 from agents.se_darwin.sandbox.execution import TestCase
 from agents.se_darwin.sandbox.found_tests import (
@@ -25,6 +26,8 @@ from agents.se_darwin.sandbox.found_tests import (
 from agents.se_darwin.sandbox.keyword_selection import KeywordError, selector
 
 _CONTEXT_NAME = "__checking__"
+_COMPARING = re.compile(r"assert\w*(equals?|in|close|with)", re.IGNORECASE)  # names of functions
+_EQUALITIES = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 HERE = "__here__"  # the package of `from . import module`
 
 
@@ -161,7 +164,8 @@ class PytestSuite:
             if node not in lines:
                 lines[node] = tuple(_split(node.body, count()))
         assert_lines = {name: lines[node] for name, node in chosen.items()}
-        sources = [ast.unparse(ast.fix_missing_locations(suite_tree)) for suite_tree in trees]
+        watched = [_WatchedAsserts().visit(suite_tree) for suite_tree in trees]
+        sources = [ast.unparse(ast.fix_missing_locations(suite_tree)) for suite_tree in watched]
         last = 1 + len(conftest_trees)
         return cls(
             program=program,
@@ -307,3 +311,45 @@ def _check(statement: ast.stmt, number: int) -> ast.With:
     call = ast.Call(ast.Name(CHECK_NAME, ast.Load()), [ast.Constant(number)], [])
     context = ast.withitem(call, ast.Name(_CONTEXT_NAME, ast.Store()))
     return ast.With(items=[context], body=[statement])
+
+
+class _WatchedAsserts(ast.NodeTransformer):
+    """Passes all that asserts compare, and what is given to ``assertEqual``, to `COMPARED_NAME`.
+
+    A candidate could return an object that is equal to everything.
+    """
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
+        _WatchedComparisons().generic_visit(node)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if name.startswith("assert"):
+            _WatchedComparisons().generic_visit(node)
+            if _COMPARING.fullmatch(name):
+                node.args = [_watched(each) for each in node.args]
+                for keyword in node.keywords:
+                    keyword.value = _watched(keyword.value)
+        else:
+            self.generic_visit(node)
+        return node
+
+
+class _WatchedComparisons(ast.NodeTransformer):
+    """Passes to it all that is compared by ``==``, ``!=``, ``in`` and ``not in``."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+        self.generic_visit(node)
+        if any(isinstance(operator, _EQUALITIES) for operator in node.ops):
+            node.left = _watched(node.left)
+            node.comparators = [_watched(each) for each in node.comparators]
+        return node
+
+
+def _watched(value: ast.expr) -> ast.expr:
+    if isinstance(value, ast.Starred):
+        return ast.Starred(_watched(value.value), ast.Load())
+    if isinstance(value, ast.Constant):
+        return value
+    return ast.Call(ast.Name(COMPARED_NAME, ast.Load()), [value], [])

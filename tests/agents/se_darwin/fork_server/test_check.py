@@ -157,13 +157,32 @@ def test_a_value_whose_class_the_candidate_has_added_equals_nothing(
     sandbox: Sandbox, result: str
 ) -> None:
     tests = """
+import unittest
+from contextlib import nullcontext
 from mod import solve
 def test_a():
     assert solve(1) == 2
-    assert [7] == solve(1)
+    assert [2] == [solve(1)]
+    assert solve(1) in (2, 3)
+    assert 2 in [solve(1)] and solve(1) != 3
+    assert all(solve(x) == x + 1 for x in [1])
+def test_b():
+    with nullcontext(): assert_right(solve(1))
+class Sums(unittest.TestCase):
+    def test_c(self):
+        self.assertEqual(solve(1), second=2)
+        self.assertCountEqual(*([solve(1)], [2]))
+        self.assertTrue(solve(1) == 2)
+    def test_d(self):
+        with self.subTest(): self.assertIn(solve(1), [2])
+def assert_right(value):
+    assert value == 2
+def test_e():
     assert solve(1)
 """
     suite = replace(prepare(sandbox, tests), within=True)
+    right = run(sandbox, suite, PROGRAM)
+    assert {output and output.text for output in right.outputs} == {PASSED}
     execution = run(sandbox, suite, PROGRAM.replace("return x + 1", f"return {result}"))
     *compared, kept = execution.outputs
     assert not any(output is not None and output.text == PASSED for output in compared)
