@@ -57,6 +57,10 @@ _COMPARED = re.compile(
 )
 _MAPPING = re.compile(rf"(?:{_NAME})\s*=\s*\{{(?P<pairs>[^{{}}]*)", re.IGNORECASE)
 _VALUE = re.compile(rf":\s*(?P<strings>{_ANY_STRING})", re.VERBOSE | re.DOTALL | re.IGNORECASE)
+_NUMBER = re.compile(
+    rf"(?<!\w)\w*(?:{_WORDS}|token|pin)[\"']?\]?\s*(?::\s*\w+\s*)?[=:]\s*(?P<number>\d{{4,}})\b",
+    re.IGNORECASE,
+)
 _IN_STRING = re.compile(
     rf"\b(?:{_WORDS}|token|sig)=(?P<value>(?![:%$?])[^\s\"'`,;&()\[\]{{}}<>\\]{{4,}})",
     re.IGNORECASE,
@@ -89,6 +93,7 @@ class Masking:
         text = _COMPARED.sub(
             lambda match: self._within(match, str(match.lastgroup), self._strings), text
         )
+        text = _NUMBER.sub(lambda match: self._within(match, "number", self._mark), text)
         text = _MAPPING.sub(lambda match: self._within(match, "pairs", self._values), text)
         text = _STRING.sub(lambda match: _IN_STRING.sub(self._parameter, match[0]), text)
         text = _PROSE.sub(lambda match: self._prose(match[0]), text)
@@ -137,7 +142,7 @@ class Masking:
         counts = Counter(text)
         bits = -sum(n / len(text) * math.log2(n / len(text)) for n in counts.values())
         is_mixed = any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
-        is_hex = len(text) >= 32 and set(text.lower()) <= set("0123456789abcdef")
+        is_hex = len(text) >= 32 and set(text.lower()) <= set("0123456789abcdef-")  # or a UUID
         return self._mark(text) if is_mixed and (bits >= _RANDOM_BITS or is_hex) else text
 
     def _mark(self, secret: str) -> str:

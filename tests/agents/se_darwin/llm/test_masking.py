@@ -89,6 +89,17 @@ def test_secrets_of_many_forms_are_masked(line: str) -> None:
     assert masking.unmask(sent) == line
 
 
+def test_numbers_behind_names_and_uuids_are_masked() -> None:
+    numbers = 'pin = 48151\ndb_password: int = 48152\nd = {"token": 48153}\nf(secret=48154)'
+    uuid = 'x = "48155000-e29b-41d4-a716-446655440000"'
+    masking = Masking()
+    sent = masking.mask(f"{numbers}\n{uuid}\nmax_tokens = 4096; spin = 12; n = 48156")
+    assert sent.count("4815") == 1
+    assert len(masking) == 5
+    assert "max_tokens = 4096" in sent
+    assert masking.unmask(sent).startswith(f"{numbers}\n{uuid}")
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -112,6 +123,7 @@ def test_long_texts_take_no_time() -> None:
         '"""#' * 5000,
         "secret(a." * 2000,
         "-secret" * 3000,
+        "pin" * 5000,
     ):
         Masking().mask(text)
     assert time.process_time() - began < 5.0
