@@ -364,8 +364,9 @@ class SEDarwinAgent(WorldModelAgent):
             if not ran and not ended and evolution.awaits_proposals:
                 continue
             if not ran:
+                is_late = time.monotonic() - began >= seconds_left
                 return Search(
-                    ended=ended or "exhausted",
+                    ended=ended or ("seconds" if is_late else "exhausted"),
                     found=evolution.archive.best,
                     best=evolution.archive.best,
                     iterations=iterations,

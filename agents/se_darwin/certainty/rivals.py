@@ -125,6 +125,7 @@ def find_rivals(
             break
         generation = evolution.run_generation(remaining, seconds=seconds)
         if not generation:
+            is_cut = time.monotonic() >= deadline
             break
         repairs.add_generation(generation)
     return repairs.rivals(is_cut=is_cut)

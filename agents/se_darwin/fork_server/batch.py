@@ -39,7 +39,8 @@ class Request(TypedDict):
     ``record`` (see `run_within`), ``replay`` (the *calls*), or ``trace`` (the *traces*).
 
     If *together*, one process runs several candidates. If *within*, a test suite runs in the
-    process of the candidate; else in a process of its own.
+    process of the candidate; else in a process of its own. After *seconds*, candidates are cut off,
+    and no other one begins.
     """
 
     sources: list[str]
@@ -58,6 +59,7 @@ class Request(TypedDict):
     memory_bytes: int
     cpu_seconds: float
     wall_seconds: float
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -98,7 +100,8 @@ class Batch:
     ) -> None:
         self._request, self._suite_fd, self._base_bytes = request, suite_fd, base_bytes
         self._tests = ast.literal_eval(request["tests"] or "()")
-        self._results: list[list[str | float]] = [[] for _ in request["sources"]]
+        self._results: list[list[str | float]] = [["timeout", "", 0.0] for _ in request["sources"]]
+        self._ends = time.monotonic() + request["seconds"]
         self._running: dict[int, _Child] = {}
         self._folders, self._folder = list(folders), ""
         self._poller, self._parent_fd = select.poll(), parent_fd
@@ -116,6 +119,8 @@ class Batch:
                 left = self._finish(descriptor)
                 if left:
                     waiting.append(left)
+            if time.monotonic() >= self._ends:
+                waiting.clear()
         return self._results
 
     def _shares(self) -> Iterator[Sequence[int]]:
@@ -145,8 +150,7 @@ class Batch:
         else:
             pids = self._run_against(sources[0], request["suite_module"], writer)
         os.close(writer)
-        deadline = time.monotonic() + request["wall_seconds"]
-        self._running[reader] = _Child(deque(indices), pids, deadline, self._folder)
+        self._running[reader] = _Child(deque(indices), pids, self._deadline(), self._folder)
         self._poller.register(reader, select.POLLIN)
 
     def _replay(self, source: str, writer: int) -> None:
@@ -293,7 +297,11 @@ class Batch:
             self._results[index] = ["exit", text.decode(errors="replace"), seconds]
             del child.output[: end + 1]
             child.cpu_seconds += seconds
-            child.deadline = time.monotonic() + self._request["wall_seconds"]
+            child.deadline = self._deadline()
+
+    def _deadline(self) -> float:
+        """When a candidate that begins now is cut off."""
+        return min(self._ends, time.monotonic() + self._request["wall_seconds"])
 
     def _finish(self, descriptor: int) -> Sequence[int]:
         """Kill a child's processes with their groups; return the candidates that have not begun."""

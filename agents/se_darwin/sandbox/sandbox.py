@@ -291,8 +291,8 @@ class Sandbox:
             raise TimeUpError
         wall_seconds = min(request["wall_seconds"], left)
         results = self._running_server.exchange(
-            {**request, "wall_seconds": wall_seconds},
-            wall_seconds * len(request["sources"]) + START_SECONDS,
+            {**request, "wall_seconds": wall_seconds, "seconds": left},
+            min(left, wall_seconds * len(request["sources"])) + START_SECONDS,
         )
         if time.monotonic() >= self._deadline:
             raise TimeUpError
@@ -339,11 +339,11 @@ class Sandbox:
         Raises:
             TimeUpError: The deadline has passed, and another program was to run or was cut off.
         """
-        self._deadline = deadline
+        before, self._deadline = self._deadline, deadline
         try:
             yield
         finally:
-            self._deadline = math.inf
+            self._deadline = before
 
     def import_modules(self, names: Collection[str]) -> bool:
         """Restart with modules imported that were not before; return whether there are any.
@@ -508,6 +508,7 @@ class Sandbox:
             "memory_bytes": limits.memory_bytes,
             "cpu_seconds": limits.cpu_seconds,
             "wall_seconds": limits.wall_seconds,
+            "seconds": math.inf,
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from math import inf
 from random import Random
@@ -14,6 +15,7 @@ from agents.se_darwin.effects import MAX_SECONDS, Effect, measure_effects, weigh
 from agents.se_darwin.features import Fields, Step, StepFeatures, observe
 from agents.se_darwin.proposals import Proposals
 from agents.se_darwin.sandbox import Sandbox
+from agents.se_darwin.sandbox.server_process import TimeUpError
 from agents.se_darwin.search.archive import Archive
 from agents.se_darwin.search.frontier import Branch, Choice, Frontier, Neighbourhood
 from agents.se_darwin.search.operators import recombine, refine, revise
@@ -41,6 +43,8 @@ GROWTH = 10  # a generation has a tenth of the candidates that were run before i
 MOST_PER_GENERATION = 64
 CHECKS_PER_EDIT = 2  # a program with more edits passes few checks by chance
 ALWAYS_ALLOWED = 2
+GRACE_SECONDS = 1.0
+"""Most time by which candidates that are running may exceed that of a generation."""
 SPLIT = (
     "single_edits",
     "second_edits",
@@ -148,9 +152,18 @@ class Evolution:
                 of the last generation, but at least as many as run at the same time.
 
         Returns:
-            The steps that were run; empty if every candidate has been tried, or if only those that
-            are awaited are left; see `awaits_proposals`.
+            The steps that were run; empty if every candidate has been tried, if only those that
+            are awaited are left (see `awaits_proposals`), or if they were cut off.
         """
+        with suppress(TimeUpError), self._until(seconds):
+            return self._run_likeliest(max_candidates, seconds)
+        return []
+
+    def _until(self, seconds: float) -> AbstractContextManager[None]:
+        """Cut off what runs in the block soon after *seconds*."""
+        return self._sandbox.until(time.monotonic() + seconds + GRACE_SECONDS)
+
+    def _run_likeliest(self, max_candidates: int | None, seconds: float) -> list[StepResult]:
         self._seconds_left = seconds
         self._take_proposals()
         count = max(self._policy.batch, min(MOST_PER_GENERATION, self.evaluations // GROWTH))
@@ -174,7 +187,9 @@ class Evolution:
                     chosen.append((choice, source))
         if not chosen and self.awaits_proposals:
             self.proposals.wait(seconds)
-        return self._run_chosen(chosen)
+        with suppress(TimeUpError), self._until(seconds):
+            return self._run_chosen(chosen)
+        return []
 
     @property
     def awaits_proposals(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from types import ModuleType
 
 from agents.se_darwin.edits import Edit, EditSpace
@@ -89,8 +90,9 @@ class RepairTask:
     ) -> list[Evaluation]:
         """Do the same many times as fast; one that passes every test is run as by `evaluate`.
 
-        See `Sandbox.screen`. If arguments or results cannot be sent between processes, and nothing
-        else fails there, it is run with its tests in one fresh process instead.
+        See `Sandbox.screen`; `Sandbox.until` does not cut off the second run, and those under other
+        orders of sets. If arguments or results cannot be sent between processes, and nothing else
+        fails there, it is run with its tests in one fresh process instead.
         """
         executions = sandbox.screen(
             [source for _, source in programs],
@@ -105,8 +107,9 @@ class RepairTask:
         ]
         for index, screened in enumerate(evaluations):
             if screened.fixed:
-                alone = self._run_alone(sandbox, programs[index])
-                evaluations[index] = self.check_order(sandbox, alone)
+                with sandbox.until(inf):
+                    alone = self._run_alone(sandbox, programs[index])
+                    evaluations[index] = self.check_order(sandbox, alone)
         return evaluations
 
     def check_order(self, sandbox: Sandbox, repair: Evaluation) -> Evaluation:

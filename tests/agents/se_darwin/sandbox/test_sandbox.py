@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from agents.se_darwin.sandbox import Limits, Sandbox, TestCase
+from agents.se_darwin.sandbox.server_process import TimeUpError
 
 TESTS = [TestCase.returning((number,), number + 1) for number in range(3)]
 ADD_ONE = "def solve(x):\n    return x + 1\n"
@@ -40,6 +41,18 @@ def test_what_only_sleeps_is_killed_at_the_deadline(sandbox: Sandbox) -> None:
     limits = Limits(wall_seconds=0.2)
     [execution] = sandbox.run([source], TESTS, function="solve", limits=limits)
     assert execution.end == "timeout"
+
+
+def test_programs_are_cut_off_together_when_the_time_is_up(sandbox: Sandbox) -> None:
+    source = "import time\ndef solve(x):\n    time.sleep(3600)\n"
+    limits = Limits(wall_seconds=30.0)
+    began, restarts = time.monotonic(), sandbox.restarts
+    with sandbox.until(began + 3600.0):
+        with pytest.raises(TimeUpError), sandbox.until(began + 0.5):
+            sandbox.screen([source] * 9, TESTS, function="solve", limits=limits)
+        assert time.monotonic() - began < 20.0
+        assert passed(sandbox, ADD_ONE) == [True] * 3
+    assert sandbox.restarts == restarts
 
 
 def test_programs_do_not_see_each_other(sandbox: Sandbox) -> None:

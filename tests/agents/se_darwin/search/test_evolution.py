@@ -71,6 +71,7 @@ def test_the_last_generation_is_as_small_as_the_time_left_asks(
     run_out(evolution, 150)
     assert len(evolution.run_generation()) > 2
     assert len(evolution.run_generation(seconds=0.0)) == 2
+    assert evolution.run_generation(seconds=-2.0) == []
 
 
 @pytest.mark.parametrize(("checks", "edits"), [(3, 2), (6, 3)])
