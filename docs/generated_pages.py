@@ -44,6 +44,7 @@ LIBRARY = (
     "infrastructure.policy.losses.advantages",
     "infrastructure.policy.losses.reductions",
     "infrastructure.policy.corrections",
+    "infrastructure.policy.mismatch",
     "infrastructure.environments",
     "infrastructure.precision_lab.metrics.accumulation",
     "infrastructure.precision_lab.metrics.clipping",
