@@ -35,8 +35,8 @@ class Mismatch:
         k1: mean(-delta), nats per token: unbiased estimate of KL(mu || pi); noisy, may be negative.
         k2: mean(delta^2) / 2, nats per token: biased, never negative.
         k3: mean(exp(delta) - 1 - delta), nats per token: unbiased, never negative.
-        mean_difference: mean |pi - mu| of probabilities, 0 to 1.
-        max_difference: max |pi - mu| of probabilities, 0 to 1.
+        mean_difference: mean ``|pi - mu|`` of probabilities, 0 to 1.
+        max_difference: max ``|pi - mu|`` of probabilities, 0 to 1.
         pearson: Pearson correlation of the probabilities pi and mu over the tokens; NaN if either
             is constant.
         chi2_token: mean(exp(2 delta)) - 1: estimate of chi-squared(pi || mu) per token.
