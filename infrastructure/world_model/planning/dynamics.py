@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 import torch
@@ -246,7 +247,7 @@ class Dynamics:
         row_MN = unknown_MNA.any(dim=-1)
         if not bool(row_MN.any()):
             return step
-        known_RA = self.action.read(encoder.example_rows("action"), gaps=True)
+        known_RA = self._example_actions
         state_KD, unknown_KA = self._states.encode(state_MNX[row_MN]), unknown_MNA[row_MN]
         dense_KD = torch.cat([state_KD, dense_MND[row_MN]], dim=1)
         is_state_KD = torch.zeros_like(state_KD, dtype=torch.bool)
@@ -267,12 +268,20 @@ class Dynamics:
         )[:, own:]
         return replace(step, raw=raw_MNA[None], dense=dense_MND[None])
 
-    def warnings(self, observation: Values, actions: Sequence[Values]) -> list[str]:
-        """Return what is odd about *observation* and *actions*; see `Prediction.warnings`."""
-        is_near = bool(self._states.is_in_range(self.start([observation])).all())
-        if is_near and actions:
-            is_near = bool(self._actions.is_in_range(self.action.read(actions)).all())
-        if is_near and not self._texts:
+    @cached_property
+    def _example_actions(self) -> Tensor:
+        """Columns of the encoder's examples, ``[R, A]`` float64."""
+        return self.action.read(self._model.encoder.example_rows("action"), gaps=True)
+
+    def warnings(
+        self, observation: Values, actions: Sequence[Values], *, is_in_range: bool
+    ) -> list[str]:
+        """Return what is odd about *observation* and *actions*; see `Prediction.warnings`.
+
+        Args:
+            is_in_range: Whether all columns are.
+        """
+        if is_in_range and not self._texts:
             return []
         steps: Sequence[Values] = actions or [{}]
         features = self._model.encoder.encode([observation] * len(steps), steps)

@@ -125,7 +125,13 @@ class Planner:
 
         starts = self._starts(observation)
         plan = (self._choose if self._candidates else self._optimise)(*starts, in_time)
-        return replace(plan, warnings=self._dynamics.warnings(observation, plan.actions))
+        near_H = self._dynamics.is_in_range(
+            self._dynamics.start([observation]), self._dynamics.action.read(plan.actions)
+        )
+        warnings = self._dynamics.warnings(
+            observation, plan.actions, is_in_range=bool(near_H.all())
+        )
+        return replace(plan, warnings=warnings)
 
     def _starts(self, observation: Values) -> tuple[Tensor, Tensor | None]:
         """Starts of each member, ``[M, D, X]``: one, or `GAP_DRAWS` if a value is not known.

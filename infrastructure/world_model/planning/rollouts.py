@@ -252,6 +252,9 @@ def roll_out(
             for h in range(steps)
         ]
     )
+    near_HMB = torch.stack(
+        [dynamics.is_in_range(given_MNX, taken.raw[h])[:, :starts] for h in range(steps)]
+    )
     alive = imagined.alive
     if alive is None:
         alive = torch.ones(steps + 1, members, starts * particles)
@@ -277,8 +280,10 @@ def roll_out(
         in_range=arrange(in_range),
         member=torch.arange(members).repeat_interleave(particles),
         warnings=[
-            dynamics.warnings(observation, rows[start] if rows else ())
-            for start, observation in enumerate(observations)
+            dynamics.warnings(each, rows[start] if rows else (), is_in_range=near)
+            for start, (each, near) in enumerate(
+                zip(observations, near_HMB.flatten(0, 1).all(0).tolist(), strict=True)
+            )
         ],
     )
 
@@ -361,7 +366,7 @@ def _given_rows(
             f"starts, got {actions!r:.60}"
         )
     _check_length(len(rows[0]), horizon)
-    return [row[:horizon] for row in rows]
+    return [list(row)[:horizon] for row in rows]
 
 
 def _sizes(dynamics: Dynamics, tensors: Mapping[str, Tensor]) -> tuple[int, bool]:
