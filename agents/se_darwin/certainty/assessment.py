@@ -75,6 +75,8 @@ class Assessment:
         places: Number of places that the chosen repair changes: its edits, or its new lines if it
             replaces the whole function.
         is_memorised: Whether the chosen repair probably repeats values of the checks.
+        unchanged: Number of inputs that the tests do not contain, if the chosen repair does on all
+            of them what the program as given does; else 0.
     """
 
     root: Evaluation
@@ -90,6 +92,7 @@ class Assessment:
     seconds: float
     places: int
     is_memorised: bool
+    unchanged: int
 
     @property
     def chosen(self) -> Evaluation:
@@ -230,6 +233,7 @@ class Assessor:
             seconds=time.monotonic() - began,
             places=size_of(task.space, candidates[0].repair.edits),
             is_memorised=candidates[0].repair in memorised,
+            unchanged=_unchanged(candidates[0].behaviour, comparison),
         )
 
     def _compare(
@@ -269,6 +273,16 @@ class Assessor:
 
     def _stop_at(self, deadline: float) -> Callable[[], bool]:
         return lambda: time.monotonic() >= deadline or self.stop()
+
+
+def _unchanged(chosen: Behaviour, comparison: _Comparison) -> int:
+    """See `Assessment.unchanged`."""
+    further = [
+        key(ours) == key(theirs)
+        for ours, theirs, each in zip(chosen, comparison.given, comparison.inputs, strict=True)
+        if each.changes
+    ]
+    return len(further) if all(further) else 0
 
 
 def _input_count(root: Evaluation, calls: Sequence[object]) -> int:

@@ -147,6 +147,11 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
         parts.append(f"{how} {assessment.examples} {noun} in the docstring")
     if assessment.is_memorised:
         parts.append("it probably repeats values of the checks, or branches for their inputs only")
+    if assessment.unchanged >= LEAST_INPUTS:
+        parts.append(
+            f"it changes nothing on {assessment.unchanged} inputs besides those of the tests, "
+            "and may be a special case for them"
+        )
     others, candidates = len(assessment.rivals.repairs) - 1, assessment.rivals.candidates
     inputs = len(assessment.inputs)
     if not others:

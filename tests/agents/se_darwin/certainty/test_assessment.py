@@ -101,6 +101,28 @@ def test_many_tests_leave_one_behaviour(sandbox: Sandbox) -> None:
     assert assessment.differing == 0
     assert assessment.question is None
     assert assessment.chosen.fixed
+    assert assessment.unchanged == 0
+
+
+def test_a_special_case_for_the_only_failing_check_changes_nothing_else(sandbox: Sandbox) -> None:
+    source = "def solve(n):\n    return n * 2\n"
+    task = RepairTask(
+        name="solve",
+        function="solve",
+        module=None,
+        space=EditSpace(source, "solve"),
+        tests=tuple(TestCase.returning((n,), wanted) for n, wanted in ((1, 9), (40, 80), (7, 14))),
+        limits=Limits(cpu_seconds=0.05, wall_seconds=1.0),
+    )
+    special = source.replace("return", "if n == 1: return 9\n    return")
+    [repair] = task.evaluate(sandbox, [(frozenset(), special)])
+    assert repair.fixed
+    ranker = SuspicionRanker()
+    evolution = Evolution(task, sandbox, Random(0), Policy(ranker=ranker))
+    assessor = Assessor(task=task, sandbox=sandbox, ranker=ranker, seed=0, seconds=2.0)
+    assessment = assessor.assess(evolution, repair)
+    assert assessment.chosen is repair
+    assert assessment.unchanged == sum(each.changes > 0 for each in assessment.inputs) > 20
 
 
 def test_an_assessment_without_time_keeps_the_repair(sandbox: Sandbox) -> None:

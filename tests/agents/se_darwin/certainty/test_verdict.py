@@ -39,6 +39,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
         is_cut: bool = False,
         contradicted: tuple[str, ...] = (),
         is_memorised: bool = False,
+        unchanged: int = 0,
     ) -> Certainty:
         repairs = [repair(edits, (True,) * checks) for _ in results]
         wire = Wire(ProgramNames(ModuleType("program")))
@@ -70,6 +71,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
             seconds=0.5,
             places=edits,
             is_memorised=is_memorised,
+            unchanged=unchanged,
         )
         request = EvolutionRequest.from_context(
             {"code": CODE, "function": "solve", "tests": [((1,), 2)]}
@@ -174,3 +176,10 @@ def test_a_repair_that_repeats_the_tests_is_weakly_supported(
     assert certainty["level"] == "weakly supported"
     assert certainty["memorised"]
     assert "repeats values of the checks" in certainty["summary"]
+
+
+def test_a_repair_that_changes_nothing_elsewhere_is_told(
+    describe: Callable[..., Certainty],
+) -> None:
+    assert "changes nothing on 10 inputs" in describe(("1",), unchanged=10)["summary"]
+    assert "changes nothing" not in describe(("1",), unchanged=LEAST_INPUTS - 1)["summary"]
