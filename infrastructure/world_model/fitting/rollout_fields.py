@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 
 from infrastructure.agent_contract.transition import Box, Discrete, FieldType, TransitionSpec
 
@@ -24,7 +24,7 @@ def check_continued(
     """
     if isinstance(hold, str):
         raise ValueError(f"hold must be a list of fields, got {hold!r}: write [{hold!r}]")
-    if not isinstance(hold, Collection):
+    if not isinstance(hold, Sequence | Set):
         raise ValueError(f"hold must be a list of fields, got {hold!r:.60}")
     if unknown := [name for name in hold if name not in spec.observation]:
         raise ValueError(f"hold names {unknown[0]!r}, which the observation lacks")

@@ -158,7 +158,7 @@ class Layout:
             value = [math.nan if number is None else number for number in value]
         try:
             numbers = torch.as_tensor(value, dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             numbers = None
         if numbers is None or numbers.shape != shape:
             raise ValueError(
@@ -308,7 +308,7 @@ def as_tensor(name: str, value: object, dtype: torch.dtype | None = None) -> Ten
     """
     try:
         return torch.as_tensor(value, dtype=dtype)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(f"{name} must be numbers, got {value!r:.60}") from None
 
 

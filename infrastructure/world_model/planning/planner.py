@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -118,7 +119,9 @@ class Planner:
             raise ValueError(
                 f"deadline must be seconds, at least 0, or None for no limit, got {deadline!r:.60}"
             )
-        end = None if deadline is None else self._clock() + deadline
+        end = None
+        if deadline is not None:
+            end = self._clock() + min(deadline, sys.float_info.max)
 
         def in_time() -> bool:
             return end is None or self._clock() < end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -73,8 +74,8 @@ class PlanSettings:
         for name, most in ends.items():
             number = getattr(self, name)
             is_number = isinstance(number, Real) and not isinstance(number, bool)
-            is_number = is_number and math.isfinite(number)
-            if not (is_number and 0 <= number <= most and (number or name != "discount")):
+            is_number = is_number and 0 <= number <= min(most, sys.float_info.max)
+            if not (is_number and (number or name != "discount")):
                 bound = "in (0, 1]" if name == "discount" else "finite and at least 0"
                 bound += f" and at most {most:g}" if name == "noise_colour" else ""
                 raise ValueError(f"{name} must be {bound}, got {number!r:.60}")

@@ -159,6 +159,7 @@ def test_bad_options_are_named(line, horizon, chosen, told):
         {"noise_colour": "red"},
         {"noise_colour": 1e4},
         {"penalty": True},
+        {"penalty": 10**400},
         {"discount": True},
         {"candidates": []},
         {"candidates": "left"},

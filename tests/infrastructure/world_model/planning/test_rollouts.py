@@ -72,6 +72,7 @@ def test_an_authors_reward_counts(line):
     [
         ({"x": (0.0, math.inf)}, PUSHES, None, "must be finite"),
         ({"x": (0.0,)}, PUSHES, None, "shape"),
+        ({"x": (0.0, 10**400)}, PUSHES, None, "'x' must be numbers of shape"),
         ({}, PUSHES, None, "missing"),
         ({"x": (0.0, 0.0)}, [{"push": None}], None, "'push' is missing"),
         ({"x": (0.0, 0.0)}, [], None, "horizon"),
