@@ -176,6 +176,9 @@ def spec_from_json(value: Mapping[str, object]) -> TransitionSpec:
 
 
 def _part_problems(part: str, fields: Mapping[str, FieldType], values: Values) -> Iterator[str]:
+    if not isinstance(values, Mapping):
+        yield f"{part} must be a mapping of its fields, got {_shown(values)}"
+        return
     for name, field in fields.items():
         value = values.get(name)
         if is_missing(value):

@@ -342,7 +342,11 @@ class FeatureEncoder:
         texts: Mapping[str, TextRows],
     ) -> Features:
         """`encode`; *texts* are hashed already."""
-        if not inputs_fit(self._spec, observations, actions):
+        try:
+            fits = inputs_fit(self._spec, observations, actions)
+        except AttributeError:  # a row is not a mapping
+            fits = False
+        if not fits:
             for row, (observation, action) in enumerate(zip(observations, actions, strict=True)):
                 if problem := input_problem(self._spec, observation, action):
                     raise ValueError(f"row {row} cannot be encoded: {problem}")

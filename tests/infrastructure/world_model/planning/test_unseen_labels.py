@@ -200,3 +200,10 @@ def test_a_value_that_cannot_be_a_label_is_refused(models, label):
         models["labels"].rollout(START | {"kind": label}, [{"go": "a"}])
     with pytest.raises(ValueError, match="'go' must be a label"):
         models["labels"].rollout(START, [{"go": label}])
+
+
+@pytest.mark.parametrize("row", [None, "a", ["a"]])
+def test_a_row_that_is_not_a_mapping_is_refused(models, row):
+    for rows in ([row], [{"go": "a"}]), ([START], [row]):
+        with pytest.raises(ValueError, match="must be a mapping of its fields, got"):
+            models["labels"].predict_batch(*rows)
