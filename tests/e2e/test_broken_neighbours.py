@@ -80,14 +80,13 @@ def test_the_daemon_goes_on(make_daemon: Callable, environment: Path) -> None:
     daemon = make_daemon(bin_folder=environment / "bin", python_path=None)
     daemon.configure(
         GENESIS_PROBE_TIMEOUT_SECONDS=round(10 * crowding()),
-        GENESIS_BUDGET_TRANSITIONS=4000,  # 20 episodes: mostly enough on each side of the split
-        GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1s"',  # the next run collects more
+        GENESIS_BUDGET_TRANSITIONS=8000,  # 40 episodes: enough on each side of the split
+        GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1d"',  # a second run would act by plans
         GENESIS_AGENTS__SE_DARWIN__ENABLED="true",
         GENESIS_AGENTS__SE_DARWIN__CATCH_UP="none",  # no run within the test
     )
     daemon.start()
     daemon.wait_for(lambda: decided(daemon), "to decide about a model of the pendulum")
-    daemon.configure(GENESIS_AGENTS__PENDULUM__SCHEDULE='"every 1d"')  # one is enough
     daemon.wait_for(lambda: "plugins_probed" in daemon.log, "to have probed all agents")
     up = "genesis_plugin_up"
     assert {sample["agent"] for sample in daemon.metrics().labels(up)} == {"pendulum", "se-darwin"}
