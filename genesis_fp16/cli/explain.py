@@ -266,12 +266,14 @@ def _trip(answer: dict[str, Any]) -> Iterator[str]:
     seen = answer["evidence"] or {}
     if trip["run_id"]:
         attempt = f", attempt {seen['attempt']}" if seen.get("attempt") else ""
-        yield f"Where         run {trip['run_id']}{attempt}, step {trip['step']}"
+        step = "" if trip["step"] is None else f", step {trip['step']}"
+        yield f"Where         run {trip['run_id']}{attempt}{step}"
     if answer["folder_removed"]:
         yield f"Run folder    {answer['folder_removed']}"
     if statistics := seen.get("statistics"):
-        scales = [f"{statistic['loss_scale']:g}" for statistic in statistics][-_SHOWN_SCALES:]
-        yield f"Loss scale    {' -> '.join(scales)}"
+        scales = (f"{statistic['loss_scale']:g}" for statistic in statistics)
+        changes = [scale for scale, _ in groupby(scales)][-_SHOWN_SCALES:]
+        yield f"Loss scale    {' -> '.join(changes)}"
     yield from _mismatch([mismatch["report"] for mismatch in seen.get("mismatches", ())])
     if modules := seen.get("offending_modules"):
         yield f"Modules       {', '.join(modules)}"
