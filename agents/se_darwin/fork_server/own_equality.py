@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from .object_fields import fields_of
@@ -56,6 +57,7 @@ def _parts(value: Any) -> Iterator[object]:  # noqa: ANN401 - any value
         yield from fields_of(value).values()
 
 
+@lru_cache(maxsize=1)
 def _classes(source: str) -> set[str]:
     """Names of all classes that *source* defines."""
     return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
