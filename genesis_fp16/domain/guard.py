@@ -234,7 +234,8 @@ class Decision:
     @property
     def descended(self) -> bool:
         """Whether a search has shown that something smaller than FP32 suffices after the trip."""
-        return bool(self.modules or self.parts) or Role.WORLD_MODEL in self.roles
+        by_search = {Role.WORLD_MODEL, Role.REFERENCE}  # a mismatch changes others alone
+        return bool(self.modules or self.parts or by_search & self.roles.keys())
 
     @property
     def returned_at(self) -> float:
@@ -295,18 +296,18 @@ def descend(
 ) -> Decision | None:
     """Go down from FP32 to the rung that a search has *found* to suffice; None if FP32 must stay.
 
-    It is the modules found, or the parts, else the other half type. Where only the loss scale was
-    wrong, half precision returns on probation: the scale moves by itself.
+    It is the modules found, or the parts, or a role, else the other half type. Where only the loss
+    scale was wrong, half precision returns on probation: the scale moves by itself.
     """
     if not (settings.guard_enabled and last.demands_fp32):
         return None
     if found.cause == "scale":
         return _follow(last, GuardState.PROBATION, now=now, run_id=run_id, reason=found.reason)
-    if not (found.modules or found.parts or found.half_type):
+    roles = dict(found.roles)
+    if found.half_type is not None:
+        roles = {Role.WORLD_MODEL: found.half_type, **roles}
+    if not (found.modules or found.parts or roles):
         return None
-    smaller = found.modules or found.parts
-    changed = () if smaller else (Role.WORLD_MODEL, *found.roles)
-    roles = {role: found.half_type for role in changed if found.half_type is not None}
     return replace(
         last,
         at=now,
@@ -317,7 +318,7 @@ def descend(
         evidence="",
         modules=found.modules,
         parts={} if found.modules else found.parts,
-        roles=roles,
+        roles={} if found.modules or found.parts else roles,
     )
 
 

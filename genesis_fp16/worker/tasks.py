@@ -69,7 +69,7 @@ def train(attempt: Attempt) -> Outcome:
             folder=spec.run_folder / "checkpoints",
             emit=emit,
             commands=attempt.inbox.drain,
-            observe_round=_mismatch_observer(spec, job, config, emit),
+            observe_round=_round_observer(_mismatch_observer(spec, job, config, emit), search),
             batch_observer=search,
             best_epoch=spec.run_folder / "best-epoch.pt",
         )
@@ -227,6 +227,21 @@ def _mismatch_observer(
     from infrastructure.policy.mismatch import MismatchObserver
 
     return MismatchObserver(log_probs, interval, emit, cpu_half=config.cpu_half)
+
+
+def _round_observer(
+    mismatch: Callable[[GeneratedRound, int], None] | None, search: RungSearch | None
+) -> Callable[[GeneratedRound, int], None] | None:
+    """What measures a round that was generated, and keeps what a search needs of it."""
+    if search is None:
+        return mismatch
+
+    def observe(generated: GeneratedRound, step: int) -> None:
+        search.keep_round(generated)
+        if mismatch is not None:
+            mismatch(generated, step)
+
+    return observe
 
 
 def _rung_search(attempt: Attempt, job: Job, emit: Emit) -> RungSearch | None:

@@ -385,6 +385,7 @@ class LostUpdatesMeasured(BaseEvent):
 RungCause = Literal[
     "modules",
     "parts",
+    "roles",
     "half_type",
     "scale",
     "data",
@@ -405,12 +406,13 @@ class RungSearched(BaseEvent):
             FP32, where no few modules suffice; empty if there are none.
         half_type: Other half type with which a replay agrees with FP32 without *modules*, where
             none suffice or they would be most of the model; None if there is none.
-        roles: Roles of a policy job that have that half type; empty for a job without roles.
-        cause: What is to blame: modules; parts of the job; the half type, where the other one
-            suffices; the loss scale, where half precision agrees with FP32 at another one, to which
-            it moves by itself; the data or the optimisation, which FP32 shows too; unexplained if
-            half precision agrees with FP32 on these batches, or if modules are not to blame;
-            unfinished if the search could not be made or exceeded its time.
+        roles: Precisions of roles of a policy job: of all copies of its weights, with that half
+            type, or of the reference alone, if that is to blame; empty for a job without roles.
+        cause: What is to blame: modules; parts of the job; a role of it; the half type, where the
+            other one suffices; the loss scale, where half precision agrees with FP32 at another
+            one, to which it moves by itself; the data or the optimisation, which FP32 shows too;
+            unexplained if half precision agrees with FP32 on these batches, or if modules are not
+            to blame; unfinished if the search could not be made or exceeded its time.
         reason: What was found, in one sentence.
         half_deviation: Deviation from FP32 in half precision everywhere, a multiple of the noise
             floor; None if it was not measured.
@@ -425,7 +427,7 @@ class RungSearched(BaseEvent):
     modules: ModuleNames = ()
     parts: PartPrecisions = Field(default_factory=dict)
     half_type: HalfName | None = None
-    roles: tuple[Role, ...] = ()
+    roles: Mapping[Role, PrecisionName] = Field(default_factory=dict)
     cause: RungCause
     reason: PlainText
     half_deviation: AnyNumber | None = None

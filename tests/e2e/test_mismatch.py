@@ -1,5 +1,6 @@
 """Trainer and rollout in BF16 disagree in a real worker, and the guard changes their precision."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,18 +11,21 @@ pytestmark = pytest.mark.e2e
 LIMIT = 5e-6  # between the mismatch of a small model in BF16 and in FP16
 
 
+def installed(folder: Path, agent: str) -> Path:
+    """*folder*, with the agent installed that ``module:class`` names, as ``rounding``."""
+    metadata = folder / "rounding_agent-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    for name in ("rounding_agent.py", "far_reference_agent.py"):
+        shutil.copy(Path(__file__).with_name(name), folder)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rounding\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[genesis.agents]\nrounding = {agent}\n")
+    return folder
+
+
 @pytest.fixture
 def daemon(tmp_path: Path, make_daemon: Callable[..., object]):
     """A daemon, not yet started, with a policy in BF16 that nobody chose."""
-    folder = tmp_path / "plugin"
-    metadata = folder / "rounding_agent-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    agent = Path(__file__).with_name("rounding_agent.py")
-    (folder / agent.name).write_text(agent.read_text())
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rounding\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(
-        "[genesis.agents]\nrounding = rounding_agent:RoundingAgent\n"
-    )
+    folder = installed(tmp_path / "plugin", "rounding_agent:RoundingAgent")
     daemon = make_daemon(python_path=folder)
     daemon.configure(
         GENESIS_CPU_HALF="true",
@@ -98,3 +102,37 @@ def test_the_guard_moves_the_guilty_roles_and_the_ladder_gives_them_back(daemon)
 
     (daemon.home / "agents" / "rounding" / "finish").touch()
     daemon.wait_for(lambda: state(daemon) == ["watching"], "to end the probation with the run")
+
+
+def test_a_reference_that_fp16_cannot_hold_is_raised_alone(
+    tmp_path: Path, make_daemon: Callable[..., object]
+) -> None:
+    folder = installed(tmp_path / "plugin", "far_reference_agent:FarReferenceAgent")
+    daemon = make_daemon(python_path=folder)
+    daemon.configure(
+        GENESIS_CPU_HALF="true",
+        GENESIS_BASELINE_INTERVAL_STEPS=0,
+        GENESIS_BASELINE_EVERY_RUNS=0,
+        GENESIS_GUARD_NONFINITE_LOSSES=5,
+        GENESIS_AGENTS__ROUNDING__PRECISION="fp16",
+        GENESIS_AGENTS__ROUNDING__SCHEDULE='"every 1s"',
+    )
+    daemon.start()
+    daemon.wait_for(lambda: in_force(daemon) == [("fp32", "guard")], "to roll back")
+    daemon.wait_for(lambda: in_force(daemon) == [("fp16", "agent")], "to descend")
+    found = daemon.events("rung_searched")[-1]
+    assert (found.cause, found.roles) == ("roles", {"reference": "fp32"}), found.reason
+    state = daemon.events("precision_changed")[-1].state
+    assert state.roles == {
+        "policy": "fp32/fp16/fp32",
+        "rollout": "fp16/fp16/fp32",
+        "reference": "fp32/fp32/fp32",
+    }
+    applied = {"agent": "rounding", "outcome": "applied"}
+    before = daemon.metrics().value("genesis_training_steps_total", **applied)
+    daemon.wait_for(
+        lambda: daemon.metrics().value("genesis_training_steps_total", **applied) > before + 30,
+        "to train on",
+    )
+    daemon.wait_for(lambda: "reference in FP32 (other roles" in explain(daemon), "to store it")
+    assert "FP32 in the reference suffices" in explain(daemon)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +28,7 @@ from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.training.tensor_files import read_tensors, write_tensors
 
 _FOLDER, _REQUEST, _RESULT, LOG = "rung", "request.json", "result.json", "search.log"
-_WEIGHTS, _BATCHES = "weights.pt", "batches.pt"
+_WEIGHTS, _BATCHES, _REFERENCE = "weights.pt", "batches.pt", "reference.pt"
 _MOST_BYTES = 1 << 20  # of a JSON file
 _READ_BYTES = 1 << 18  # of an earlier attempt's first events
 _REQUESTS = TypeAdapter(RungRequest)
@@ -46,9 +46,14 @@ class RungFolder:
         return self.path / "attempt" / SPEC_FILE
 
     def write(
-        self, spec: RunSpec, request: RungRequest, model: Module, batches: Sequence[Batch]
+        self,
+        spec: RunSpec,
+        request: RungRequest,
+        model: Module,
+        batches: Sequence[Batch],
+        reference: Mapping[str, Tensor],
     ) -> None:
-        """Freeze weights and batches; write what the process needs.
+        """Freeze weights, those of a *reference* too, and batches; write what the process needs.
 
         Raises:
             OSError: The disk refuses, or the run's data snapshot cannot be read.
@@ -57,6 +62,7 @@ class RungFolder:
         self.spec_path.parent.mkdir(parents=True)
         write_tensors(self.path / _WEIGHTS, model.state_dict())
         write_tensors(self.path / _BATCHES, [dict(batch) for batch in batches])
+        write_tensors(self.path / _REFERENCE, dict(reference))
         write_atomically(self.path / _REQUEST, json_text(asdict(request)))
         shutil.copyfile(spec.run_folder / SNAPSHOT_FILE, self.path / SNAPSHOT_FILE)
         changes = {
@@ -75,6 +81,11 @@ class RungFolder:
     def tensors(self) -> tuple[dict[str, Tensor], list[Batch]]:
         """Weights and batches, on the CPU."""
         return read_tensors(self.path / _WEIGHTS), read_tensors(self.path / _BATCHES)
+
+    def reference(self) -> dict[str, Tensor]:
+        """Weights of the reference; empty if there is none."""
+        weights: dict[str, Tensor] = read_tensors(self.path / _REFERENCE)
+        return weights
 
     def write_result(self, found: RungSearched) -> None:
         """Write what was found."""
@@ -104,7 +115,7 @@ class RungFolder:
 
     def drop_tensors(self) -> None:
         """Free the disk; the request, the result and the log stay."""
-        for name in (_WEIGHTS, _BATCHES):
+        for name in (_WEIGHTS, _BATCHES, _REFERENCE):
             (self.path / name).unlink(missing_ok=True)
 
 

@@ -21,7 +21,7 @@ from genesis_fp16.worker.channel import Emit
 from genesis_fp16.worker.rung.files import LOG, RungFolder, earlier_losses
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.events import Role
+from infrastructure.events import PrecisionState, Role
 from infrastructure.events.event import (
     BaseEvent,
     LostUpdatesMeasured,
@@ -32,7 +32,7 @@ from infrastructure.events.event import (
     RungSearched,
     StepStats,
 )
-from infrastructure.events.role_precision import HalfName
+from infrastructure.events.role_precision import FP32, HalfName, roles_under, usable_preset
 from infrastructure.precision_lab.rung.losses import LossHistory
 from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.training.distributed import is_sharded
@@ -40,7 +40,8 @@ from infrastructure.training.loop import TrainingDivergedError
 from infrastructure.training.parts import Trainer
 from infrastructure.training.precision import Precision
 from infrastructure.training.precision.devices import has_half_type
-from infrastructure.training.rounds import kind_of
+from infrastructure.training.precision.roles import RoleForward
+from infrastructure.training.rounds import GeneratedRound, kind_of
 
 _BATCHES = 8
 _MOST_BATCH_BYTES = 1 << 28  # of all kept batches
@@ -88,6 +89,8 @@ class RungSearch:
         self._half_is_default = False  # nobody has chosen it
         self._part = ""  # that failed last
         self._half_scale = 1.0
+        self._reference: RoleForward | None = None
+        self._reference_types = ""  # in half precision; empty if that was not in force
         self._history = earlier_losses(spec)
         self._suspects: deque[str] = deque(maxlen=_MOST_SUSPECTS)
         self._searched, self._searches = False, 0
@@ -104,6 +107,10 @@ class RungSearch:
             self._batches = deque(maxlen=max(1, min(_BATCHES, _MOST_BATCH_BYTES // size)))
         self._batches.append(batch)
 
+    def keep_round(self, generated: GeneratedRound) -> None:
+        """Keep the reference of a round that was generated just now."""
+        self._reference = generated.reference
+
     def note(self, event: BaseEvent) -> None:
         """Pass *event* of the training on, and take note of what a search can use."""
         self._emit(event)
@@ -118,8 +125,11 @@ class RungSearch:
                     break
             if event.state.effective != "fp32":
                 self._half_is_default = event.state.reason == "default"
-                if event.state.modules or event.state.parts or event.state.reason == "guard":
+                state, types = event.state, event.state.roles.get(Role.REFERENCE, "")
+                changed = bool(types) and state.effective not in types
+                if state.modules or state.parts or changed or state.reason == "guard":
                     self._searches = 0  # one has found a rung
+                self._reference_types = types
         elif isinstance(event, OverflowDiagnosed) and event.module:
             self._suspect(event.module)
         elif isinstance(event, LostUpdatesMeasured) and (event.zero or 0.0) > 0.2:
@@ -204,17 +214,31 @@ class RungSearch:
             loss_scale=self._half_scale,
             other_half=self._other_half(trainer),
             generated=bool(kind.roles) and self._searches == 1,
+            reference=self._half_of_reference(kind.role_preset),
             part=self._part,
             seconds=self._spec.rung_search_seconds,
         )
         try:
-            self._folder.write(self._spec, request, self._job.model, list(self._batches))
+            reference = (
+                self._reference.state_dict() if self._reference and request.reference else {}
+            )
+            self._folder.write(self._spec, request, self._job.model, list(self._batches), reference)
             self._process = self._start()
         except OSError as error:
             self._end("unfinished", f"the search could not begin: {error}")
             return
         self._next_poll = self._clock() + _POLL_SECONDS
         self._deadline = self._clock() + request.seconds + _GRACE_SECONDS
+
+    def _half_of_reference(self, preset: str | None) -> str:
+        """Types of the reference in half precision; empty if it has none, or is not at hand."""
+        if self._reference is None:
+            return ""
+        half = self._half or "fp16"
+        state = PrecisionState(requested=half, effective=half, reason="default")
+        of_job = roles_under(state, None if preset is None else usable_preset(preset))
+        types = self._reference_types or str(of_job[Role.REFERENCE])
+        return "" if types == str(FP32) else types
 
     def _other_half(self, trainer: Trainer) -> HalfName | None:
         """The half type that the guard may change to: only where nobody has chosen one."""
@@ -283,7 +307,7 @@ class RungSearch:
             self._again_at = self._step + _STEPS_BETWEEN
         if found.half_type is not None:
             copies = (Role.POLICY, Role.ROLLOUT, Role.REFERENCE)
-            roles = tuple(role for role in copies if role in kind_of(self._job).roles)
+            roles = {r: found.half_type for r in copies if r in kind_of(self._job).roles}
             found = found.model_copy(update={"roles": roles})
         self._emit(found)
 

@@ -17,13 +17,17 @@ from infrastructure.agent_contract.parts import JointLoss, parts_among
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import Role
 from infrastructure.events.event import RungSearched
+from infrastructure.events.role_precision import RolePrecision
 from infrastructure.precision_lab.experiments import WorldModelExperiment
+from infrastructure.precision_lab.rung.reference import ReferenceExperiment, search_reference
 from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.precision_lab.rung.search import Loss, PartLosses, search_rung
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics.job_copy import JobCopy, disable_dropout
 from infrastructure.training.inputs import preserved_generators, to_device
+from infrastructure.training.model_copy import copy_model
 from infrastructure.training.parts.part_parameters import part_parameters
+from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.rounds import kind_of
 
 _BATCHES = 4  # of a proposal
@@ -55,7 +59,20 @@ def search(attempt: Attempt) -> Outcome:
         for parameter in own:
             parameter.requires_grad_(True)
     experiment = _experiment(job, model, loss, [to_device(b, device) for b in batches], spec.seed)
-    folder.write_result(search_rung(experiment, request, parts=losses))
+    found = search_rung(experiment, request, parts=losses)
+    functions = kind_of(job).log_probs
+    if request.reference and functions is not None:
+        reference = copy_model(model)
+        reference.load_state_dict(folder.reference())
+        keep_in_fp32(reference, job.kept_modules, device)  # as in its copy of the training
+        replayed = ReferenceExperiment(
+            models={Role.REFERENCE: reference.requires_grad_(False).eval()},
+            batches=experiment.batches,
+            functions=functions,
+        )
+        types = RolePrecision.parse(request.reference)
+        found = search_reference(replayed, types, request.other_half, found)
+    folder.write_result(found)
     return "done"
 
 

@@ -24,6 +24,8 @@ class RungRequest:
             may not: its rollout would round differently.
         generated: Whether the batches may have been generated in half precision, so that what is
             not finite in them is not the data's fault.
+        reference: Types of a policy job's reference in half precision, ``store/compute/out``; empty
+            if there is none, or its weights are not at hand.
         part: Part of the job whose steps failed; empty for a job without parts.
         seconds: Time after which the search gives up.
     """
@@ -36,5 +38,6 @@ class RungRequest:
     other_half: HalfName | None = None
     raises_modules: bool = True
     generated: bool = False
+    reference: str = ""
     part: str = ""
     seconds: float = float("inf")

@@ -513,11 +513,31 @@ def test_the_other_half_type_replaces_fp32_where_a_search_has_shown_it(world, st
 def test_all_copies_of_a_policy_get_the_other_half_type(world, storm) -> None:
     run = world.begin()
     storm(run)
-    roles = ["policy", "rollout"]
+    roles = dict.fromkeys(("policy", "rollout"), "bf16")
     world.guard.on_event("a", run.id, searched("half_type", half_type="bf16", roles=roles))
     demanded = world.guard.demanded_roles("a")
-    assert demanded == dict.fromkeys(("world_model", *roles), "bf16")
+    assert demanded == {"world_model": "bf16", **roles}
     assert world.guard.decision("a").descended
+
+
+@on_each_database
+def test_a_reference_to_blame_is_raised_alone(world, storm) -> None:
+    run = world.begin()
+    storm(run)
+    world.now += 1
+    world.guard.on_event("a", run.id, searched("roles", roles={"reference": "fp32"}))
+    assert not world.guard.demands_fp32("a")
+    assert world.guard.demanded_roles("a") == {"reference": "fp32"}
+    world.guard.refresh()
+    world.restart()
+    decision = world.guard.decision("a")
+    assert (decision.rung, decision.descended) == ("roles", True)
+    world.configure(guard_ladder=False)
+    assert world.guard.demands_fp32("a")
+    world.configure(guard_ladder=True)
+    storm(run)
+    world.guard.on_event("a", run.id, searched("roles", roles={"reference": "fp32"}))
+    assert world.guard.demands_fp32("a"), "it did not suffice"
 
 
 def test_a_scale_that_cures_itself_brings_half_precision_back_once(world, storm) -> None:

@@ -60,7 +60,9 @@ class RoleResolver:
                 requested=preset.half,
                 effective=preset.half,
                 reason="agent",
-                parts=dict.fromkeys(wish.parts, "fp32"),  # it has not chosen another half type
+                # By the guard, in a half type that the job has not chosen:
+                roles={r: t if preset.half in t else str(FP32) for r, t in wish.roles.items()},
+                parts=dict.fromkeys(wish.parts, "fp32"),
             )
         return wish
 

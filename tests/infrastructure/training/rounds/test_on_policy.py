@@ -188,6 +188,24 @@ def test_a_flip_in_a_round_takes_every_role_to_fp32(tmp_path: Path, sync_every_r
     assert sum(event.fp16 for event in daemon.of(StepStats)) == 8
 
 
+@pytest.mark.parametrize("types", ["fp32/fp32/fp32", "bf16/bf16/fp32"])
+def test_a_reference_is_changed_live_as_if_it_had_begun_so(tmp_path: Path, types: str):
+    live, begun, half = Bandit(), Bandit(), Bandit()
+    changed = replace(wish("fp16"), roles={Role.REFERENCE: types})
+    _, daemon = run(
+        live, tmp_path / "live", "fp16", Daemon(at=11, command=SetPrecision(state=changed))
+    )
+    run(begun, tmp_path / "begun", changed)
+    run(half, tmp_path / "half", "fp16")
+    state = daemon.of(PrecisionChanged)[-1].state
+    assert (state.effective, state.roles[Role.REFERENCE]) == ("fp16", types)
+    assert state.roles[Role.ROLLOUT] == "fp16/fp16/fp32"
+    of_reference = [[seen[2] for seen in each.seen] for each in (live, begun, half)]
+    assert all(map(torch.equal, of_reference[0][2:], of_reference[1][2:]))
+    assert torch.equal(of_reference[0][1], of_reference[2][1])
+    assert not torch.equal(of_reference[0][-1], of_reference[2][-1])
+
+
 def test_a_preset_and_single_roles_reach_the_copies_and_are_acknowledged(tmp_path: Path):
     bandit = Bandit(role_precision="bf16_train_fp16_infer", warm_up_rounds=0)
     state = wish("bf16")

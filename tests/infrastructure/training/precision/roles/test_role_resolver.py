@@ -67,6 +67,10 @@ def test_the_half_type_of_the_jobs_preset_replaces_the_default_alone():
     resolved = roles.resolve(state("fp16", rollout="fp32/fp32/fp32"))
     assert (resolved.effective, resolved.reason) == ("bf16", "agent")
     assert resolved.roles == {Role.ROLLOUT: "fp32/fp32/fp32"}
+    by_guard = state("fp16", reference="fp16/fp16/fp32")
+    resolved = roles.resolve(replace(by_guard, parts={"critic": "fp16"}))
+    assert resolved.roles == {Role.REFERENCE: "fp32/fp32/fp32"}, "not a half type of its own"
+    assert resolved.parts == {"critic": "fp32"}
     by_operator = replace(state("fp16"), reason="operator")
     assert roles.resolve(by_operator) is by_operator
     assert acknowledged(roles, by_operator)[Role.ROLLOUT] == "fp16/fp16/fp32"
