@@ -290,8 +290,8 @@ class RungSearch:
         if code is None and self._clock() < self._deadline:
             return
         self._process = None
+        self._kill(process)
         if code is None:
-            self._kill(process)
             self._end("unfinished", "the search did not end within its time and was killed")
             return
         try:
@@ -317,5 +317,6 @@ class RungSearch:
 
     @staticmethod
     def _kill(process: subprocess.Popen[bytes]) -> None:
+        """Kill *process* unless it has ended, and close the pipe to it."""
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
