@@ -56,7 +56,7 @@ class Check:
         """
         is_equal = actual == expected
         if is_equal and (name := self._candidate.own_equality(actual, expected)):
-            self._difference = Failure("strange", f"a {name} has an equality of its own", "")
+            self._difference = Failure("strange", f"a {name} has comparisons of its own", "")
             return False
         if not is_equal:
             with suppress(UncomparableError):

@@ -1,4 +1,4 @@
-"""Values whose own ``==`` decides a check: a candidate may not bring its own."""
+"""Values whose own ``==``, ``in`` or ``<`` decides a check: a candidate may not bring its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .object_fields import fields_of
 _MOST_VALUES = 10_000
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code has made
-_METHODS = ("__eq__", "__ne__")
+_METHODS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 
 
 def own_equality(values: Iterable[object], module: str, file: str, given: str) -> str | None:
-    """Return the name of a class in *values* whose ``==`` a candidate has defined; None without.
+    """Return the name of a class in *values* whose comparison a candidate has defined, or None.
 
     Args:
         values: Values that were compared; also what they contain is looked at.
@@ -32,19 +32,22 @@ def own_equality(values: Iterable[object], module: str, file: str, given: str) -
         if kind in _PLAIN or id(value) in seen:
             continue
         seen.add(id(value))
-        for method in _METHODS:
-            owner = next(each for each in kind.__mro__ if method in vars(each))
-            if _is_of(owner, method, module, file) and owner.__name__ not in _classes(given):
+        for owner in kind.__mro__:
+            if _is_of(owner, module, file) and owner.__name__ not in _classes(given):
                 return owner.__name__
         with suppress(Exception):  # what an object's own attributes raise
             pending += [part for part in _parts(value) if type(part) not in _PLAIN]
     return None
 
 
-def _is_of(owner: type, method: str, module: str, file: str) -> bool:
-    code = getattr(vars(owner)[method], "__code__", None)
-    is_made = bool(owner.__flags__ & _HEAP_TYPE)
-    return is_made and (owner.__module__ == module or getattr(code, "co_filename", "") == file)
+def _is_of(owner: type, module: str, file: str) -> bool:
+    """Whether *module*, or code of its *file*, has made *owner* with a comparison of its own."""
+    if not owner.__flags__ & _HEAP_TYPE:
+        return False
+    own = [vars(owner)[method] for method in _METHODS if method in vars(owner)]
+    codes = (getattr(each, "__code__", None) for each in own)
+    is_in_file = any(getattr(code, "co_filename", "") == file for code in codes)
+    return is_in_file or bool(own and owner.__module__ == module)
 
 
 def _parts(value: Any) -> Iterator[object]:  # noqa: ANN401 - any value

@@ -268,7 +268,7 @@ class SuiteRunner:
             AssertionError: A class that the candidate has added would decide the comparison.
         """
         if name := self._candidate.own_equality(value):
-            raise AssertionError(f"a {name} has an equality of its own")
+            raise AssertionError(f"a {name} has comparisons of its own")
         return value
 
     def _is_skip(self, error: BaseException) -> bool:

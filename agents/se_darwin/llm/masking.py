@@ -58,7 +58,8 @@ _COMPARED = re.compile(
 _MAPPING = re.compile(rf"(?:{_NAME})\s*=\s*\{{(?P<pairs>[^{{}}]*)", re.IGNORECASE)
 _VALUE = re.compile(rf":\s*(?P<strings>{_ANY_STRING})", re.VERBOSE | re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(
-    rf"(?<!\w)\w*(?:{_WORDS}|token|pin)[\"']?\]?\s*(?::\s*\w+\s*)?[=:]\s*(?P<number>\d{{4,}})\b",
+    rf"(?<!\w)\w*(?:{_WORDS}|token|pin)[\"']?\]?\s*(?::\s*\w+\s*)?(?:[=!]=|[=:])\s*"
+    r"(?P<number>\d[\d_]{3,})\b",
     re.IGNORECASE,
 )
 _IN_STRING = re.compile(
@@ -99,14 +100,23 @@ class Masking:
         text = _PROSE.sub(lambda match: self._prose(match[0]), text)
         text = _LONG.sub(lambda match: self._long(match[0]), text)
         for secret in sorted(self._marks, key=len, reverse=True):
-            if len(secret) >= _LEAST_ELSEWHERE:
+            if secret.isdigit():
+                text = re.sub(rf"\b{secret}\b", self._marks[secret], text)
+            elif len(secret) >= _LEAST_ELSEWHERE:
                 text = text.replace(secret, self._marks[secret])
         return text
 
     def unmask(self, text: str) -> str:
         """Return *text* with the secrets in the place of their marks."""
         secrets = {mark: secret for secret, mark in self._marks.items()}
-        return _MARK.sub(lambda match: secrets.get(match[0], match[0]), text)
+
+        def secret_of(match: re.Match[str]) -> str:
+            text = match[0]  # it may end with digits that stood after the secret
+            ends = range(len(text), 0, -1)
+            known = next((end for end in ends if text[:end] in secrets), 0)
+            return secrets[text[:known]] + text[known:] if known else text
+
+        return _MARK.sub(secret_of, text)
 
     @staticmethod
     def _within(match: re.Match[str], group: str, change: Callable[[str], str]) -> str:

@@ -26,8 +26,8 @@ from agents.se_darwin.sandbox.found_tests import (
 from agents.se_darwin.sandbox.keyword_selection import KeywordError, selector
 
 _CONTEXT_NAME = "__checking__"
-_COMPARING = re.compile(r"assert\w*(equals?|in|close|with)", re.IGNORECASE)  # names of functions
-_EQUALITIES = (ast.Eq, ast.NotEq, ast.In, ast.NotIn)
+_COMPARING = re.compile(r"assert\w*(equals?|in|less|greater|close|with)", re.IGNORECASE)
+_IDENTITIES = (ast.Is, ast.IsNot)
 HERE = "__here__"  # the package of `from . import module`
 
 
@@ -337,11 +337,11 @@ class _WatchedAsserts(ast.NodeTransformer):
 
 
 class _WatchedComparisons(ast.NodeTransformer):
-    """Passes to it all that is compared by ``==``, ``!=``, ``in`` and ``not in``."""
+    """Passes to it all that is compared by other operators than ``is`` and ``is not``."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:
         self.generic_visit(node)
-        if any(isinstance(operator, _EQUALITIES) for operator in node.ops):
+        if not all(isinstance(operator, _IDENTITIES) for operator in node.ops):
             node.left = _watched(node.left)
             node.comparators = [_watched(each) for each in node.comparators]
         return node

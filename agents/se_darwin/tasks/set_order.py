@@ -14,6 +14,7 @@ SEEDS_OF_ALL = 2
 """Number of them for every other repair: a library may make sets that no source shows."""
 _NAMES = {"set", "frozenset", "hash", "Set", "FrozenSet", "MutableSet"}
 _VIEWS = {"keys", "items"}
+_METHODS = {"union", "intersection", "difference", "symmetric_difference"}
 
 
 @lru_cache(maxsize=256)
@@ -27,11 +28,14 @@ def _is_of_sets(node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Name):
         return node.id in _NAMES
-    if isinstance(node, ast.BinOp):
-        return any(
-            isinstance(side, ast.Call)
-            and isinstance(side.func, ast.Attribute)
-            and side.func.attr in _VIEWS
-            for side in (node.left, node.right)
-        )
-    return False
+    if isinstance(node, ast.Attribute):
+        return node.attr in _NAMES | _METHODS
+    sides = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    if isinstance(node, ast.AugAssign):
+        sides = [node.value]
+    return any(
+        isinstance(side, ast.Call)
+        and isinstance(side.func, ast.Attribute)
+        and side.func.attr in _VIEWS
+        for side in sides
+    )

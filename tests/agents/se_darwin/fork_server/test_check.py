@@ -150,7 +150,7 @@ def test_a_candidate_without_a_readable_answer_is_lost(sandbox: Sandbox, source:
     [
         "type('E', (int,), {'__eq__': lambda s, o: True, '__hash__': int.__hash__})(x)",
         "[type('E', (int,), {'__eq__': lambda s, o: True})(x)]",
-        "type('E', (), {'__eq__': bool})()",
+        "type('E', (), {'__eq__': bool, '__lt__': bool, '__contains__': bool})()",
     ],
 )
 def test_a_value_whose_class_the_candidate_has_added_equals_nothing(
@@ -166,6 +166,8 @@ def test_a():
     assert solve(1) in (2, 3)
     assert 2 in [solve(1)] and solve(1) != 3
     assert all(solve(x) == x + 1 for x in [1])
+    assert solve(1) < 3 and 0 < solve(1)
+    assert 2 in (1, solve(1))
 def test_b():
     with nullcontext(): assert_right(solve(1))
 class Sums(unittest.TestCase):
@@ -173,6 +175,7 @@ class Sums(unittest.TestCase):
         self.assertEqual(solve(1), second=2)
         self.assertCountEqual(*([solve(1)], [2]))
         self.assertTrue(solve(1) == 2)
+        self.assertLess(solve(1), 3)
     def test_d(self):
         with self.subTest(): self.assertIn(solve(1), [2])
 def assert_right(value):

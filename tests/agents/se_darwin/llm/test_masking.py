@@ -14,7 +14,8 @@ def test_a_dozen_secrets_come_back_each_in_its_own_place() -> None:
     assert "secret" not in sent
     assert len(masking) == 12
     assert masking.unmask(sent) == program
-    assert masking.unmask('x = "MASKED_99"') == 'x = "MASKED_99"'
+    assert masking.unmask('x = "MASKED_0"') == 'x = "MASKED_0"'
+    assert masking.unmask('"MASKED_35"') == '"secret-2-of-25"'
 
 
 PROGRAM = '''
@@ -96,6 +97,9 @@ def test_numbers_behind_names_and_uuids_are_masked() -> None:
     sent = masking.mask(f"{numbers}\n{uuid}\nmax_tokens = 4096; spin = 12; n = 48156")
     assert sent.count("4815") == 1
     assert len(masking) == 5
+    again = "if 48_157 != pin or pin == 48_157: pass\nx = 4815; y = 481511"
+    assert masking.mask(again).count("481") == 2
+    assert masking.unmask(masking.mask(again)) == again
     assert "max_tokens = 4096" in sent
     assert masking.unmask(sent).startswith(f"{numbers}\n{uuid}")
 

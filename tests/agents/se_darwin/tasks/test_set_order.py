@@ -20,6 +20,8 @@ from benchmarks.se_darwin.set_order import broken_seeds, order_bugs
         ("x = {a for a in b}", True),
         ("x = frozenset(y)", True),
         ("x = a.keys() - b", True),
+        ("x |= a.keys()", True),
+        ("x = a.union(b)", True),
         ("x = {1: 2}", False),
         ("x = a.keys()", False),
         ("x = [set_of_one]", False),
