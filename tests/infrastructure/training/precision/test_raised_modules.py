@@ -117,3 +117,26 @@ def test_a_change_inside_an_accumulation_window_is_refused() -> None:
     trainer.train_batch(batches(1)[0], loss)
     with pytest.raises(RuntimeError, match="only between optimizer steps"):
         trainer.set_precision(wish("trunk"))
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_the_other_half_type_trains_what_fp16_cannot_hold_as_if_begun_so(wrapping: str) -> None:
+    def far_loss(forward: Any, batch: dict[str, Tensor]) -> Tensor:
+        return nn.functional.mse_loss(forward(1e6 * batch["x"]), batch["x"].sum(1, keepdim=True))
+
+    bf16 = PrecisionState(requested="fp16", effective="bf16", reason="guard")
+    live, begun, given = Run(wrapping), Run(wrapping), batches(30)
+    untrained = copy.deepcopy(live.trainer.model.state_dict())
+    for batch in given[:5]:
+        live.stepper.train_batch(batch, far_loss)
+    assert live.trainer.get_stats()["applied_steps"] == 0
+    torch.testing.assert_close(live.trainer.model.state_dict(), untrained, rtol=0, atol=0)
+    for run in (live, begun):
+        assert run.trainer.set_precision(bf16) == bf16
+    begun.trainer.load_state_dict(copy.deepcopy(live.trainer.state_dict()))
+    for batch in given[5:]:
+        for run in (live, begun):
+            run.stepper.train_batch(batch, far_loss)
+    live.assert_equals(begun)
+    stats = live.trainer.get_stats()
+    assert (stats["applied_steps"], stats["current_scale"]) == (25, 1.0)
