@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -87,6 +88,8 @@ class RungSearch:
         self._sized = False
         self._half: HalfName | None = None  # last half type in force, or requested
         self._half_is_default = False  # nobody has chosen it
+        self._has_other = False  # the other one is in force in a part, or in the reference
+        self._other_failed = False  # and did not suffice
         self._part = ""  # that failed last
         self._half_scale = 1.0
         self._reference: RoleForward | None = None
@@ -119,21 +122,27 @@ class RungSearch:
             if event.precision != "fp32":
                 self._note_half(event)
         elif isinstance(event, PrecisionChanged):
-            for name in (event.state.effective, event.state.requested):
-                if name in ("fp16", "bf16"):
-                    self._half = name
-                    break
-            if event.state.effective != "fp32":
-                self._half_is_default = event.state.reason == "default"
-                state, types = event.state, event.state.roles.get(Role.REFERENCE, "")
-                changed = bool(types) and state.effective not in types
-                if state.modules or state.parts or changed or state.reason == "guard":
-                    self._searches = 0  # one has found a rung
-                self._reference_types = types
+            self._note_precision(event.state)
         elif isinstance(event, OverflowDiagnosed) and event.module:
             self._suspect(event.module)
         elif isinstance(event, LostUpdatesMeasured) and (event.zero or 0.0) > 0.2:
             self._suspect(event.underflow_module)
+
+    def _note_precision(self, state: PrecisionState) -> None:
+        for name in (state.requested, state.effective):  # what the guard leaves is `requested`
+            if name in ("fp16", "bf16"):
+                self._half = name
+                break
+        if state.effective == "fp32":
+            self._other_failed |= self._has_other and state.reason in _ROLLED_BACK
+            return
+        self._half_is_default = state.reason == "default"
+        self._reference_types = types = state.roles.get(Role.REFERENCE, "")
+        own = str(roles_under(replace(state, roles={}))[Role.REFERENCE])  # where nobody has chosen
+        changed = [types.split("/")[1]] if self._half_is_default and types not in ("", own) else []
+        self._has_other = bool({*state.parts.values(), *changed} - {"fp32", state.effective})
+        if state.modules or state.parts or changed or state.reason == "guard":
+            self._searches = 0  # one has found a rung
 
     def observe(self, trainer: Trainer) -> None:
         """Begin a search if a rollback calls for one, or take its result; see `StepObserver`."""
@@ -244,7 +253,7 @@ class RungSearch:
         """The half type that the guard may change to: only where nobody has chosen one."""
         other: HalfName = "bf16" if self._half == "fp16" else "fp16"
         has = has_half_type(other, trainer.device, cpu_half=trainer.config.cpu_half)
-        return other if self._half_is_default and has else None
+        return other if self._half_is_default and has and not self._other_failed else None
 
     def _refusal(self, trainer: Trainer) -> str:
         """Why no search can be made; empty if one can."""

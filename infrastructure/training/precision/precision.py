@@ -71,6 +71,7 @@ def resolve(wish: PrecisionState, device: torch.device, *, cpu_half: bool) -> Pr
 
     reason = None if wish.reason == "measured" else lacking(wish.effective)  # on this very device
     if reason is None:
-        parts = {part: "fp32" if lacking(name) else name for part, name in wish.parts.items()}
+        changed = ((p, name) for p, name in wish.parts.items() if name != wish.effective)
+        parts = {part: "fp32" if lacking(name) else name for part, name in changed}
         return replace(wish, parts=parts)
     return PrecisionState(requested=wish.requested, effective="fp32", reason=reason)
