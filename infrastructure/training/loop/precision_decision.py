@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from infrastructure.agent_contract import Job
+from infrastructure.agent_contract.parts import parts_among
 from infrastructure.events import PrecisionState
 from infrastructure.events.event import NOT_RAISED, Notice
 from infrastructure.events.role_precision import RolePrecisions
@@ -43,6 +44,7 @@ class PrecisionDecision:
         self._device, self._cpu_half = env.device, env.config.cpu_half
         self._model, self._emit = job.model, env.emit
         self._parts = {part.name for part in job.parts}
+        self._kept_parts = set(parts_among(job.keep_fp32, job.parts))
         self._auto = AutoPrecision(job, env.device, env.config, env.folder, ranks, env.emit)
         kind = kind_of(job)
         self._roles = RoleResolver(
@@ -76,12 +78,15 @@ class PrecisionDecision:
             inside = {id(p) for module in raised.values() for p in module.parameters()}
             is_whole = raised and all(id(p) in inside for p in self._model.parameters())
             in_fp32 = {part for part, name in wish.parts.items() if name == "fp32"}
+            in_fp32 |= self._kept_parts if in_fp32 else set()
             if gone := sorted(wish.parts.keys() - self._parts):
                 why = f"the guard changed part {gone[0]!r}, and the job has no such part"
             elif is_whole or (in_fp32 and in_fp32 == self._parts):
                 why = f"{', '.join((*wish.modules, *wish.parts))} are all of the model"
             else:
-                return wish
+                parts = wish.parts.items()  # what the job keeps in FP32 stays so
+                changed = {part: name for part, name in parts if part not in self._kept_parts}
+                return replace(wish, parts=changed)
         consequence = "the whole job computes in FP32"
         modules = ", ".join((*wish.modules, *wish.parts))
         notice = Notice.warning(NOT_RAISED, why, modules=modules, consequence=consequence)

@@ -17,6 +17,7 @@ from infrastructure.training.loop import LoopOptions, TrainingEnv
 from infrastructure.training.loop.precision_decision import PrecisionDecision
 from infrastructure.training.precision import resolve
 from tests.infrastructure.training.bandit import Bandit
+from tests.infrastructure.training.parts.actor_critic import make_job as make_job_of_parts
 
 CPU = torch.device("cpu")
 WISHES = ("fp32", "fp16", "bf16")
@@ -102,3 +103,23 @@ def test_the_guards_half_type_of_a_world_model_is_in_force(make_job, tmp_path: P
     decided = decision(make_job(), tmp_path, config).decide(wished)
     assert (decided.state.effective, decided.state.reason) == ("bf16", "guard")
     assert decided.state.roles == {}, "a job on recorded data has no roles"
+
+
+@pytest.mark.parametrize(
+    ("kept", "parts", "decided"),
+    [
+        ([], {"critic": "bf16"}, {"critic": "bf16"}),
+        (["part:critic"], {"critic": "bf16", "actor": "bf16"}, {"actor": "bf16"}),
+        (["part:critic"], {"actor": "fp32", "temperature": "fp32"}, None),
+    ],
+)
+def test_parts_that_the_job_keeps_in_fp32_stay_so(
+    tmp_path: Path, kept: list[str], parts: dict[str, Any], decided: dict[str, str] | None
+):
+    job = make_job_of_parts(keep_fp32=kept)
+    wished = PrecisionState(requested="fp16", effective="fp16", reason="default", parts=parts)
+    state = decision(job, tmp_path, FP16TrainingConfig(cpu_half=True)).decide(wished).state
+    if decided is None:
+        assert (state.effective, state.reason, state.parts) == ("fp32", "guard", {})
+    else:
+        assert (state.effective, state.parts) == ("fp16", decided)
