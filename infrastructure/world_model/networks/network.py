@@ -97,13 +97,13 @@ def _crossed(encoder: FeatureEncoder, codec: TargetCodec) -> int:
     """See `NetworkShape.crossed`.
 
     Without such weights a linear model ranks labels alike in every observation. They are for
-    decisions: specs with one label as the action, a success label, and an observation that cannot
-    be rolled out.
+    decisions: specs with one label as the action, a success label, and an observation of which not
+    all fields are predicted.
     """
     spec, width = codec.spec, encoder.observation_width
     is_label = [isinstance(field, Discrete) for field in spec.action.values()] == [True]
-    can_roll_out = spec.observation.keys() <= spec.targets.keys()
-    if not is_label or codec.success_label is None or can_roll_out:
+    is_predicted = spec.observation.keys() <= spec.targets.keys()
+    if not is_label or codec.success_label is None or is_predicted:
         return 0
     return width if width * (encoder.dense_width - width) <= MOST_CROSSED else 0
 
@@ -279,17 +279,21 @@ class LinearNetwork(nn.Module):
         return self.heads(output_NO)
 
     def expand(self, dense_ND: Tensor) -> Tensor:
-        """Dense features, then their products if the model has weights for them."""
+        """Dense features ``[..., D]``, then their products if the model has weights for them."""
         if self.crossed is None:
             return dense_ND
-        seen_ND, label_ND = dense_ND[:, : self.shape.crossed], dense_ND[:, self.shape.crossed :]
-        products_ND = (seen_ND[:, :, None] * label_ND[:, None, :]).flatten(1)
-        return torch.cat([dense_ND, products_ND], dim=1)
+        seen_ND, label_ND = dense_ND[..., : self.shape.crossed], dense_ND[..., self.shape.crossed :]
+        products_ND = (seen_ND[..., :, None] * label_ND[..., None, :]).flatten(-2)
+        return torch.cat([dense_ND, products_ND], dim=-1)
+
+    @property
+    def expanded_weight(self) -> Tensor:
+        """Weights of what `expand` returns, ``[E, B + L]``."""
+        return self.weight if self.crossed is None else torch.cat([self.weight, self.crossed])
 
     def dense_outputs(self, expanded_ND: Tensor) -> Tensor:
         """Outputs ``[N, B + L]`` of the dense features that `expand` returned."""
-        weight = self.weight if self.crossed is None else torch.cat([self.weight, self.crossed])
-        return expanded_ND @ weight + self.bias
+        return expanded_ND @ self.expanded_weight + self.bias
 
     def text_outputs(self, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """Yield what each table adds to the outputs, ``[N, B + L]``."""

@@ -144,7 +144,7 @@ class Dynamics:
             dense = torch.zeros(1, model.linear.shape.dense)
             self.members = len(next(iter(self._network({"dense": dense}).values())))
         if self._heads.linear is not None:
-            weight = model.linear.weight.detach()
+            weight = model.linear.expanded_weight.detach()
             self._linear = (weight @ self._heads.linear, model.linear.bias @ self._heads.linear)
 
     def start(self, observations: Sequence[Values]) -> Tensor:
@@ -406,7 +406,7 @@ class Dynamics:
         linear_MNQ = None
         if heads.linear is not None:
             weight, bias = self._linear
-            linear_MNQ = dense_MND @ weight + bias
+            linear_MNQ = self._model.linear.expand(dense_MND) @ weight + bias
             if actions.linear is not None:
                 linear_MNQ = linear_MNQ + actions.linear[number] @ heads.linear
             change_MNX = change_MNX + linear_MNQ[..., :width]

@@ -322,3 +322,43 @@ def test_earlier_gaps_move_back(spring):
     assert len(set(earlier[:, 0].tolist())) > 1  # each particle has its own
     assert earlier[:, 1].tolist() == pytest.approx([0.3] * len(earlier))
     assert rolled.in_range[0, 0].tolist()[0] is False
+
+
+def test_weights_of_each_label_count_in_a_rollout():
+    """Of a held field, so that the linear model may have them: ``go`` moves x by z or minus z."""
+    generator, rows = random.Random(0), []
+    for number in range(400):
+        x, z, go = generator.gauss(0, 1), generator.gauss(0, 1), generator.choice("ab")
+        change = z if go == "b" else -z
+        rows.append(
+            Transition(
+                group=f"g{number // 4}",
+                observation={"x": x, "z": z},
+                action={"go": go},
+                reward=change,
+                next_observation={"x": x + change, "won": str(change > 0).lower()},
+            )
+        )
+    answers = Discrete(values=("false", "true"))
+    spec = TransitionSpec(
+        observation={"x": Box(), "z": Box()},
+        action={"go": Discrete(values=("a", "b"))},
+        targets={"x": Box(delta=True), "reward": Box(), "won": answers},
+        success=("won", "true"),
+    )
+    model = WorldModel(spec, members=2, hidden=8)
+    model.fit(rows, epochs=2, batch_size=64, device="cpu", precision="fp32")
+    fitted = model.fitted_model
+    assert fitted.linear.crossed is not None
+    weights = dict.fromkeys(fitted.codec.heads, (0.3, 0.7))
+    model = WorldModel.from_fitted(replace(fitted, weights=weights), {})
+    for z, go in ((2.0, "b"), (2.0, "a"), (-2.0, "b")):
+        [predicted] = model.predict_batch([{"x": 0.0, "z": z}], [{"go": go}])
+        rolled = model.rollout({"x": 0.0, "z": z}, [{"go": go}], particles=0, hold=["z"])
+        assert float(rolled.mean["x"][0, 1]) == pytest.approx(predicted.next_state["x"], abs=1e-5)
+        mean = float(rolled.reward.mean())
+        assert mean == pytest.approx(predicted.expected_improvement, abs=1e-5)
+    plans = [
+        model.plan({"x": 0.0, "z": z}, 1, PlanSettings(hold=["z"])).actions for z in (2.0, -2.0)
+    ]
+    assert plans == [[{"go": "b"}], [{"go": "a"}]]
