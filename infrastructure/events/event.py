@@ -416,7 +416,7 @@ class RungSearched(BaseEvent):
         reason: What was found, in one sentence.
         half_deviation: Deviation from FP32 in half precision everywhere, a multiple of the noise
             floor; None if it was not measured.
-        deviation: The same with *modules* in FP32, or *parts* in theirs.
+        deviation: The same with *modules* in FP32, with *parts*, or with *half_type*.
         fp32_share: Share of the forward pass's floating-point operations in FP32 with these.
         replays: Number of replays.
         seconds: Duration of the search, during which the training went on in FP32.

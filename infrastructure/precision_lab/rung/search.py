@@ -247,12 +247,8 @@ def _searched(
         )
     cure = _cure(replays, request, modules)
     if cure is None:
-        reason = f"{half} is off ({_times(everywhere)}), and {why}"
-        if other := _other_half(replays, request):
-            return outcome("half_type", f"{reason}; {other}").model_copy(
-                update={**measured, "half_type": request.other_half}
-            )
-        return outcome("unexplained", reason).model_copy(update=measured)
+        found = outcome("unexplained", f"{half} is off ({_times(everywhere)}), and {why}")
+        return _with_other_half(found.model_copy(update=measured), replays, request)
     deviation = replays.deviation(cure.modules, cure.parts)
     share = replays.fp32_share(cure.modules, cure.parts)
     measured |= {"deviation": deviation.ratio, "fp32_share": share}
@@ -261,15 +257,11 @@ def _searched(
         f"{cure} suffices: {_times(deviation)} instead of {_times(everywhere)}, with {part} of the "
         "forward pass's operations in FP32"
     )
-    if not _is_small(replays, cure):
-        reason += "; FP32 for all costs hardly more"
-        if other := _other_half(replays, request):
-            return outcome("half_type", f"{reason}; {other}").model_copy(
-                update={**measured, "half_type": request.other_half}
-            )
-    else:
-        measured |= {"modules": cure.modules, "parts": dict(cure.parts)}
     cause: RungCause = "modules" if cure.modules else "parts"
+    if not _is_small(replays, cure):
+        found = outcome(cause, f"{reason}; FP32 for all costs hardly more")
+        return _with_other_half(found.model_copy(update=measured), replays, request)
+    measured |= {"modules": cure.modules, "parts": dict(cure.parts)}
     return outcome(cause, reason).model_copy(update=measured)
 
 
@@ -320,17 +312,25 @@ def _scale_to_blame(replays: _Replays, loss_scale: float) -> str:
     )
 
 
-def _other_half(replays: _Replays, request: RungRequest) -> str:
-    """How well the other half type does in all of the model; empty if it does not suffice."""
+def _with_other_half(found: RungSearched, replays: _Replays, request: RungRequest) -> RungSearched:
+    """What was *found*, or the other half type in all of the model if that suffices."""
     other = request.other_half
     if other is None:
-        return ""
+        return found
     others = replace(replays, half=other, known={}, count=0)
     deviation = others.deviation(())
     replays.count += others.count
     if deviation.ratio > TOLERANCE:
-        return ""
-    return f"{other.upper()} suffices in all of the model, {_times(deviation)}"
+        return found
+    how = f"{other.upper()} suffices in all of the model, {_times(deviation)}"
+    changes = {
+        "cause": "half_type",
+        "half_type": other,
+        "reason": f"{found.reason}; {how}",
+        "deviation": deviation.ratio,
+        "fp32_share": others.fp32_share(()),
+    }
+    return found.model_copy(update=changes)
 
 
 def _smallest(model: Module, replays: _Replays, suspects: Sequence[str]) -> list[str]:

@@ -195,6 +195,10 @@ def test_fp32_stays_where_most_of_the_model_would_be_raised() -> None:
     found = search_rung(experiment(Wide()), request())
     assert (found.cause, found.modules) == ("modules", ())
     assert "FP32 for all costs hardly more" in found.reason
+    assert found.fp32_share is not None
+    assert found.fp32_share > 0.5
+    other = search_rung(experiment(Wide()), request(other_half="bf16"))
+    assert (other.cause, other.half_type, other.fp32_share) == ("half_type", "bf16", 0.0)
 
 
 def test_a_search_that_runs_out_of_time_raises_nothing() -> None:
