@@ -60,7 +60,7 @@ from infrastructure.world_model.planning import (
     roll_out,
     rollout_metrics,
 )
-from infrastructure.world_model.planning.rollouts import MAX_SEED, check_count
+from infrastructure.world_model.planning.rollouts import MAX_PARTICLES, MAX_SEED, check_count
 from infrastructure.world_model.prediction import (
     Prediction,
     improvement_target,
@@ -423,7 +423,7 @@ class WorldModel:
                 of the observation is a `Text`, or neither among the targets nor in *hold*.
         """
         model = self._fitted("rolling out")
-        check_count("particles", particles, least=0)
+        check_count("particles", particles, least=0, most=MAX_PARTICLES)
         check_count("seed", seed, least=0, most=MAX_SEED)
         if not isinstance(observation, Sequence):
             observation = [observation]

@@ -20,14 +20,10 @@ def check_continued(
         hold: Fields that keep their values.
 
     Raises:
-        ValueError: A field is a `Text`, or not predicted, or *hold* names none of them.
+        ValueError: A field is a `Text`, or not predicted; or *hold* names something else than a
+            field that is not predicted.
     """
-    if isinstance(hold, str):
-        raise ValueError(f"hold must be a list of fields, got {hold!r}: write [{hold!r}]")
-    if not isinstance(hold, Sequence | Set):
-        raise ValueError(f"hold must be a list of fields, got {hold!r:.60}")
-    if unknown := [name for name in hold if name not in spec.observation]:
-        raise ValueError(f"hold names {unknown[0]!r}, which the observation lacks")
+    _check_hold(spec, hold)
     for name, field in spec.observation.items():
         if f"observation.{name}" in constant and name not in spec.targets:
             continue
@@ -43,6 +39,20 @@ def check_continued(
             raise ValueError(
                 f"observation {name!r} is not predicted: declare a target of that name and type, "
                 f"or name the field in hold if it keeps its value"
+            )
+
+
+def _check_hold(spec: TransitionSpec, hold: Sequence[str]) -> None:
+    if isinstance(hold, str):
+        raise ValueError(f"hold must be a list of fields, got {hold!r}: write [{hold!r}]")
+    if not isinstance(hold, Sequence | Set):
+        raise ValueError(f"hold must be a list of fields, got {hold!r:.60}")
+    for name in hold:
+        if not isinstance(name, str) or name not in spec.observation:
+            raise ValueError(f"hold names {name!r}, which the observation lacks")
+        if name in spec.earlier_fields or name in spec.targets:
+            raise ValueError(
+                f"hold names {name!r}, which the model continues: leave it out, it cannot be held"
             )
 
 

@@ -97,8 +97,8 @@ def _crossed(encoder: FeatureEncoder, codec: TargetCodec) -> int:
     """See `NetworkShape.crossed`.
 
     Without such weights a linear model ranks labels alike in every observation. They are for
-    decisions: specs with one label as the action, a success label, and an observation of which not
-    all fields are predicted.
+    decisions: specs with one label as the action, a success label, and a field of the observation
+    that is not predicted.
     """
     spec, width = codec.spec, encoder.observation_width
     is_label = [isinstance(field, Discrete) for field in spec.action.values()] == [True]

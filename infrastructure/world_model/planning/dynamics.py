@@ -150,7 +150,7 @@ class Dynamics:
     def start(self, observations: Sequence[Values]) -> Tensor:
         """Columns of recorded *observations*, ``[N, X]`` float64; values may be missing.
 
-        Numbers that are too large to be used count as missing, as for a prediction.
+        Numbers that are too large to be used count as missing.
 
         Raises:
             ValueError: A field is of another type or shape, or infinite; or all are missing.

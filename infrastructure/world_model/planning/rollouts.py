@@ -32,11 +32,12 @@ RewardFunction: TypeAlias = Callable[
     [Mapping[str, Tensor], Mapping[str, Tensor], Mapping[str, Tensor]], Tensor
 ]
 """Computes rewards from fields of observation, action and next observation, which are tensors as a
-`Policy` has them but with any leading sizes. It returns a tensor of these sizes; minus
-infinity forbids a step."""
+`Policy` has them but with any leading sizes, not to be changed in place. It returns a tensor of
+these sizes; minus infinity forbids a step."""
 
 
 MAX_SEED = (1 << 63) - 1
+MAX_PARTICLES = 1_000_000
 
 
 def check_count(name: str, count: object, *, least: int = 1, most: int | None = None) -> None:
@@ -88,7 +89,8 @@ class Rollout:
         alive: Probability that the particle has not ended, ``[P, B, H + 1]`` float64; 0 or 1 where
             particles are drawn. A particle stays where it ended: at a probability below one half.
         in_range: Whether the inputs of each step lay near the training data, ``[P, B, H]`` bool;
-            those of the first step as they were given.
+            those of the first step as they were given. Nothing is shrunk to the base rate where
+            they did not, as a prediction is.
         member: Number of each particle's member, ``[P]`` int64.
         warnings: What is odd about each start and the recorded values of its actions; see
             `Prediction.warnings`.
@@ -302,7 +304,7 @@ def _follow(
     sizes = (members * particles, rows // particles)
     parts, raws, alive_MN = list[Imagined](), [], None
     for number in range(horizon):
-        fields = dynamics.observation.split(state_MNX.reshape(*sizes, -1))
+        fields = dynamics.observation.split(state_MNX.reshape(*sizes, -1).clone())
         chosen = policy(fields, number)
         if not isinstance(chosen, Mapping):
             raise ValueError(

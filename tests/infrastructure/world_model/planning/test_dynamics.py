@@ -138,8 +138,8 @@ def tasting():
 
 
 def test_a_field_that_nothing_predicts_must_be_held(tasting):
-    for held in ([], ["x"]):
-        with pytest.raises(ValueError, match=r"'taste' is not predicted.*hold"):
+    for held, told in (([], "'taste' is not predicted.*hold"), (["x"], "hold names 'x', which")):
+        with pytest.raises(ValueError, match=told):
             tasting.planner(3, PlanSettings(bounds={"push": (-1, 1)}, hold=held))
     with pytest.raises(ValueError, match="'smell', which the observation lacks"):
         Dynamics(tasting.fitted_model, hold=["smell"])

@@ -60,6 +60,16 @@ def test_a_policy_and_tensors_act_as_recorded_values_do(line):
         assert torch.allclose(other.reward, given.reward)
 
 
+def test_a_policy_that_writes_into_its_tensors_changes_no_state(line):
+    def policy(fields, _):
+        fields["x"].zero_()
+        return {"push": torch.full(fields["x"].shape[:2], 0.1)}
+
+    rolled = line.rollout({"x": (1.0, 0.5)}, policy, 3, particles=0)
+    expected = line.rollout({"x": (1.0, 0.5)}, PUSHES, 3, particles=0)
+    assert torch.allclose(rolled.mean["x"], expected.mean["x"])
+
+
 def test_an_authors_reward_counts(line):
     rolled = line.rollout(
         {"x": (0.0, 0.0)}, PUSHES, particles=0, reward=lambda _, action, __: action["push"]
@@ -135,9 +145,12 @@ def test_a_gap_at_the_start_has_a_price(line, candidates):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"particles": -1}, "particles must be a whole number of at least 0, got -1"),
+        ({"particles": -1}, "particles must be a whole number of at least 0 .*got -1"),
         ({"hold": "x"}, r"hold must be a list of fields, got 'x': write \['x'\]"),
         ({"hold": ["c"]}, "hold names 'c'"),
+        ({"hold": [["x"]]}, r"hold names \['x'\], which the observation lacks"),
+        ({"hold": ["x"]}, "hold names 'x', which the model continues"),
+        ({"particles": 10**12}, "particles must be .* at most 1000000"),
         ({"hold": None}, "hold must be a list of fields, got None"),
         ({"reward": "reward"}, "reward must be a function"),
         ({"seed": 2**64}, "seed must be a whole number of at least 0 and at most"),
