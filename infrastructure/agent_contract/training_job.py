@@ -191,8 +191,8 @@ class Job:
 
     def _check_parts(self) -> None:
         """Check the parts; the loss of a job that has them is the sum of theirs."""
-        modules = [name for name, _ in self.model.named_modules(remove_duplicate=False)]
-        check_parts(self.parts, self.targets, self.keep_fp32, modules)
+        modules = self.model.named_modules(remove_duplicate=False) if self.keep_fp32 else ()
+        check_parts(self.parts, self.targets, self.keep_fp32, [name for name, _ in modules])
         if not self.parts:
             return
         if self.scheduler is not None or self.accumulate > 1:
