@@ -75,6 +75,8 @@ class Assessment:
         places: Number of places that the chosen repair changes: its edits, or its new lines if it
             replaces the whole function.
         is_memorised: Whether the chosen repair probably repeats values of the checks.
+        is_exposed: Whether a proposer wrote the chosen repair and its tests ran in one process with
+            it, where it could have changed what they check.
         unchanged: Number of inputs that the tests do not contain, if the chosen repair does on all
             of them what the program as given does; else 0.
     """
@@ -92,6 +94,7 @@ class Assessment:
     seconds: float
     places: int
     is_memorised: bool
+    is_exposed: bool
     unchanged: int
 
     @property
@@ -213,6 +216,7 @@ class Assessor:
             evidence=[evidence(repair) for repair in compared],
         )
         candidates.sort(key=lambda candidate: candidate.repair in memorised)
+        chosen = candidates[0].repair
         return Assessment(
             root=root,
             candidates=candidates,
@@ -226,13 +230,14 @@ class Assessor:
             examples=len(examples.calls) if examples else 0,
             contradicted=[
                 examples.calls[number]
-                for number in sorted(contradicted.get(candidates[0].repair, ()))
+                for number in sorted(contradicted.get(chosen, ()))
                 if examples is not None
             ],
             note=_note(calls, rivals, compared),
             seconds=time.monotonic() - began,
-            places=size_of(task.space, candidates[0].repair.edits),
-            is_memorised=candidates[0].repair in memorised,
+            places=size_of(task.space, chosen.edits),
+            is_memorised=chosen in memorised,
+            is_exposed=chosen.shares_process and task.is_written(chosen.edits),
             unchanged=_unchanged(candidates[0].behaviour, comparison),
         )
 

@@ -57,11 +57,13 @@ class Memory:
         root: The program as given.
         checks: Values of each of these checks.
         calls: Number of their different calls, without those of empty values only.
+        has_calls: Whether calls of the tests are known; else the values that they expect must do.
     """
 
     root: Evaluation
     checks: frozenset[_Values]
     calls: int
+    has_calls: bool
 
     @classmethod
     def of(cls, task: RepairTask, root: Evaluation, calls: Sequence[tuple[int, Call]]) -> Memory:
@@ -86,7 +88,7 @@ class Memory:
             for number, call in calls
             if not root.passed[number] and any(_arguments(call))
         }
-        return cls(root=root, checks=frozenset(checks), calls=len(failing))
+        return cls(root=root, checks=frozenset(checks), calls=len(failing), has_calls=bool(calls))
 
     def is_repeated(
         self,
@@ -123,7 +125,7 @@ class Memory:
         is_computing = any(text not in literals for _, text, _ in changed)
 
         tabulated = sum(check.are_in(keys, new) for check in self.checks)
-        has_key = any(check.given & keys for check in self.checks)
+        has_key = not self.has_calls or any(check.given & keys for check in self.checks)
         if has_key and tabulated >= _TABULATED and 2 * tabulated >= len(self.checks):
             has_others = any(each.has_values and not each.are_in(keys, new) for each in self.checks)
             return not (has_others and is_computing)

@@ -17,7 +17,7 @@ CHECKS_PER_EDIT = 3
 LEAST_CANDIDATES = 100
 """Fewest candidates of a search for other repairs that was cut short, for it to count."""
 LEAST_INPUTS = 10
-"""Fewest inputs on which several repairs must do the same."""
+"""Fewest inputs on which all repairs must do the same."""
 
 Level = Literal["well supported", "weakly supported"]
 
@@ -114,13 +114,12 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
     """Return ``weakly supported`` if repairs differ or few were looked for, or for few checks.
 
     Also if few inputs were compared, if it returns None where no call of the tests does, if it
-    contradicts an example in the docstring, or if it repeats values of the checks.
+    contradicts an example in the docstring, if it repeats values of the checks, or if it could have
+    changed what they check.
     """
     edits, checks = assessment.places, len(assessment.chosen.passed)
     rivals, compared = assessment.rivals, len(assessment.candidates)
-    is_compared = compared == len(rivals.repairs) and (
-        compared == 1 or len(assessment.inputs) >= LEAST_INPUTS
-    )
+    is_compared = compared == len(rivals.repairs) and len(assessment.inputs) >= LEAST_INPUTS
     is_searched = rivals.candidates >= LEAST_CANDIDATES or not rivals.is_cut
     is_weak = (
         behaviours > 1
@@ -128,6 +127,7 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
         or assessment.without_result is not None
         or bool(assessment.contradicted)
         or assessment.is_memorised
+        or assessment.is_exposed
         or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
     )
     return "weakly supported" if is_weak else "well supported"
@@ -147,6 +147,10 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
         parts.append(f"{how} {assessment.examples} {noun} in the docstring")
     if assessment.is_memorised:
         parts.append("it probably repeats values of the checks, or branches for their inputs only")
+    if assessment.is_exposed:
+        parts.append(
+            "its tests ran in one process with it, and it could have changed what they check"
+        )
     if assessment.unchanged >= LEAST_INPUTS:
         parts.append(
             f"it changes nothing on {assessment.unchanged} inputs besides those of the tests, "
@@ -155,7 +159,8 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
     others, candidates = len(assessment.rivals.repairs) - 1, assessment.rivals.candidates
     inputs = len(assessment.inputs)
     if not others:
-        parts.append(f"no other repair among {candidates} further candidates")
+        compared = "" if inputs >= LEAST_INPUTS else f", compared on {inputs} inputs only"
+        parts.append(f"no other repair among {candidates} further candidates{compared}")
     elif behaviours == 1:
         same = f"do the same on {inputs} inputs" if inputs else "were not compared"
         parts.append(f"{others} of {candidates} further candidates pass too, and {same}")

@@ -366,8 +366,8 @@ def _print_search(result: RepairResult) -> None:
     typer.echo(f"split: {', '.join(counts)}")
     if unstable := statistics.get("order_dependent"):
         typer.echo(
-            f"no repairs: {unstable:.0f} candidates pass all checks under one order of sets only; "
-            "if a test depends on that order itself, compare sorted values in it"
+            f"no repairs: {unstable:.0f} candidates pass all checks under one order of sets, or of "
+            "random numbers, only; if a test depends on that itself, compare sorted values in it"
         )
     if late := statistics.get("timed_out"):
         remedy = "" if result.success else "; if the tests are slow, raise --timeout"

@@ -164,7 +164,8 @@ def own_state(*, is_last: bool = True) -> Iterator[None]:
     if (loops := event_loops()) is not None:
         loops.begin()
     if "random" in sys.modules:
-        sys.modules["random"].seed(0)  # a process that is forked would draw others each time
+        # A process that is forked would draw others each time.
+        sys.modules["random"].seed(hash("seed") if sys.flags.hash_randomization else 0)
     try:
         yield
     finally:

@@ -25,8 +25,9 @@ _KNOWN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _WORDS = r"passw(?:or)?ds?|pwd|passphrase|secret|(?:api|access|account)[-_]?key|credential"
+_SHORT = r"(?<![a-z])(?:pass|pw|otp|salt|credit_?card)(?![a-z])"  # parts of names
 _NAME = (
-    rf"(?<![\w-])(?=[\w-]*?(?:{_WORDS}|token|private_?key|authorization))[\w-]++"
+    rf"(?<![\w-])(?=[\w-]*?(?:{_WORDS}|token|private_?key|authorization|{_SHORT}))[\w-]++"
     r"|\b(?:pin|pw|pass_|auth)\b|(?-i:\bKEY\b)"
 )
 _SURE_NAME = rf"(?<!\w)(?=\w*?(?:{_WORDS}))\w++"  # parsers compare tokens with their keywords
@@ -44,7 +45,7 @@ _NAMED = re.compile(
     (?: (?:{_NAME}) ["']? \]? \s* (?: :\s*\w[\w.\[\]|\ ]*\s* )? [=:,] (?:\s*[\w.]++\s*=(?!=))?
       | {_SURE_NAME} \s* \( (?: \s*[\w.]++\s*, )?
     ) [\[({{\s]*
-    (?P<strings> (?: {_ANY_STRING} (?!\s*:) [\s,+]* )+ )
+    (?P<strings> (?: {_ANY_STRING} (?!\s*:) [\s,+\\]* )+ )
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
@@ -58,8 +59,8 @@ _COMPARED = re.compile(
 _MAPPING = re.compile(rf"(?:{_NAME})\s*=\s*\{{(?P<pairs>[^{{}}]*)", re.IGNORECASE)
 _VALUE = re.compile(rf":\s*(?P<strings>{_ANY_STRING})", re.VERBOSE | re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(
-    rf"(?<!\w)\w*(?:{_WORDS}|token|pin)[\"']?\]?\s*(?::\s*\w+\s*)?(?:[=!]=|[=:])\s*"
-    r"(?P<number>\d[\d_]{3,})\b",
+    rf"(?<!\w)\w*(?:(?:{_WORDS})\w*|token|pin|pin_code|otp|cvv|card)[\"']?\]?\s*(?::\s*\w+\s*)?"
+    r"(?:[=!]=|[=:])\s*-?(?P<number>\d[\d_]{3,}|0x[\da-f_]{4,})\b",
     re.IGNORECASE,
 )
 _IN_STRING = re.compile(

@@ -26,6 +26,13 @@ MODULES = frozenset(
     }
 )
 """Modules that a proposed function may import besides those that the program imports itself."""
+_EVADING = frozenset(
+    {
+        *("__import__", "exec", "eval", "compile", "globals", "__builtins__", "__loader__"),
+        *("__globals__", "__subclasses__", "__mro__", "__code__", "_getframe", "f_back", "sys"),
+    }
+)
+"""Names that reach modules without an import; also as attributes."""
 
 
 class DroppedProposalError(ValueError):
@@ -177,6 +184,8 @@ def _new_modules(definition: FunctionNode, given: ast.Module) -> Iterator[str]:
     Raises:
         DroppedProposalError: It may not import one.
     """
+    if (_names(definition) - _names(given)) & _EVADING:
+        raise DroppedProposalError("with an import that is not allowed")
     own = set(_imported(given))
     for name in _imported(definition):
         if name in own:
@@ -184,6 +193,19 @@ def _new_modules(definition: FunctionNode, given: ast.Module) -> Iterator[str]:
         if name not in MODULES:
             raise DroppedProposalError("with an import that is not allowed")
         yield name
+
+
+def _names(tree: ast.AST) -> set[str]:
+    """Names and attributes in *tree*, and what it imports from modules."""
+    names = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(alias.name for alias in node.names)
+    return names
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

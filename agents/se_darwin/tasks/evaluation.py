@@ -29,6 +29,7 @@ class Evaluation:
         got: Canonical texts of the values that they got instead.
         depends_on_order: Whether it passes every test under one order of sets and fails some under
             another one, whose results these are.
+        shares_process: Whether it was confirmed in one process with its tests.
         order_runs: Number of times that it was run once more under another order of sets.
     """
 
@@ -40,6 +41,7 @@ class Evaluation:
     wanted: tuple[str, ...] = ()
     got: tuple[str, ...] = ()
     depends_on_order: bool = False
+    shares_process: bool = False
     order_runs: int = 0
 
     @classmethod

@@ -24,6 +24,7 @@ from agents.se_darwin.solution.evolved_program import EditDescriber
 from agents.se_darwin.solution.request import EvolutionRequest
 
 Make = Callable[..., Any]
+MANY = ("1",) * LEAST_INPUTS
 CODE = "def solve(x):\n    return x + 1\n"
 
 
@@ -39,6 +40,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
         is_cut: bool = False,
         contradicted: tuple[str, ...] = (),
         is_memorised: bool = False,
+        is_exposed: bool = False,
         unchanged: int = 0,
     ) -> Certainty:
         repairs = [repair(edits, (True,) * checks) for _ in results]
@@ -71,6 +73,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
             seconds=0.5,
             places=edits,
             is_memorised=is_memorised,
+            is_exposed=is_exposed,
             unchanged=unchanged,
         )
         request = EvolutionRequest.from_context(
@@ -84,7 +87,7 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
 
 
 def test_a_single_repair_is_well_supported(describe: Callable[..., Certainty]) -> None:
-    certainty = describe(("1", "2"))
+    certainty = describe(MANY)
     assert certainty["level"] == "well supported"
     assert re.findall(r"\d+", certainty["summary"]) == ["1", "3", "1", "20"]
     assert "no other repair" in certainty["summary"]
@@ -138,9 +141,10 @@ def test_repairs_that_were_not_compared_support_nothing(
 def test_repairs_that_do_the_same_on_few_inputs_are_weakly_supported(
     describe: Callable[..., Certainty],
 ) -> None:
-    few, many = ("1",) * (LEAST_INPUTS - 1), ("1",) * LEAST_INPUTS
-    assert describe(few, few)["level"] == "weakly supported"
-    assert describe(many, many)["level"] == "well supported"
+    few = MANY[1:]
+    assert describe(few, few)["level"] == describe(few)["level"] == "weakly supported"
+    assert "compared on 9 inputs only" in describe(few)["summary"]
+    assert describe(MANY, MANY)["level"] == "well supported"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,7 @@ def test_repairs_that_do_the_same_on_few_inputs_are_weakly_supported(
 def test_few_further_candidates_support_nothing(
     describe: Callable[..., Certainty], candidates_run: int, is_cut: bool, level: str
 ) -> None:
-    assert describe((), candidates_run=candidates_run, is_cut=is_cut)["level"] == level
+    assert describe(MANY, candidates_run=candidates_run, is_cut=is_cut)["level"] == level
 
 
 def test_a_repair_that_returns_nothing_leaves_a_question(
@@ -176,6 +180,14 @@ def test_a_repair_that_repeats_the_tests_is_weakly_supported(
     assert certainty["level"] == "weakly supported"
     assert certainty["memorised"]
     assert "repeats values of the checks" in certainty["summary"]
+
+
+def test_a_repair_that_could_have_changed_its_tests_is_weakly_supported(
+    describe: Callable[..., Certainty],
+) -> None:
+    certainty = describe(MANY, is_exposed=True)
+    assert certainty["level"] == "weakly supported"
+    assert "could have changed what they check" in certainty["summary"]
 
 
 def test_a_repair_that_changes_nothing_elsewhere_is_told(

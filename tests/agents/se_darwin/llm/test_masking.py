@@ -81,6 +81,12 @@ def test_secrets_are_found_by_their_names_wherever_they_stand() -> None:
         "# password: hunter2!x",
         'PASSWORD = "hunter2" "hunter2!x"',
         'PASSWORD = "a\\"hunter2!x"',
+        'passwd = "multi" \\\n    "hunter2!x"',
+        'os.environ.setdefault("DB_PASS", "hunter2!x")',
+        'my_pass = "hunter2!x"',
+        'pw_hash = "hunter2!x"',
+        'otp = "hunter2!x"',
+        'credit_card = "hunter2!x"',
     ],
 )
 def test_secrets_of_many_forms_are_masked(line: str) -> None:
@@ -101,6 +107,8 @@ def test_numbers_behind_names_and_uuids_are_masked() -> None:
     assert masking.mask(again).count("481") == 2
     assert masking.unmask(masking.mask(again)) == again
     assert "max_tokens = 4096" in sent
+    for line in ("pin_code = 7788", "secret_number = -778899", "secret_hex = 0x7788BEEF"):
+        assert "7788" not in Masking().mask(line)
     assert masking.unmask(sent).startswith(f"{numbers}\n{uuid}")
 
 
@@ -108,6 +116,7 @@ def test_numbers_behind_names_and_uuids_are_masked() -> None:
     "line",
     [
         'if token == "while": pass',
+        'try: x()\nexcept: pass\ny = "bypass: compass"',
         'read("password=:password", password=password)',
         'url = f"https://h/x?token={token}"',
         'print("no password, no secret: none")',

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from agents.se_darwin.edits import Edit, EditSpace
+from agents.se_darwin.proposals.intake import read_proposal
 from agents.se_darwin.sandbox import Sandbox, TestCase
 from agents.se_darwin.solution.request import EvolutionRequest
 from agents.se_darwin.tasks import RepairTask
@@ -43,3 +44,8 @@ def test_a_result_that_cannot_be_sent_is_confirmed_in_a_fresh_process(sandbox: S
         returns = COUNTS.replace("return calls", "return lambda: calls")
         evaluations = task.screen(sandbox, [(NONE, returns)] * 8)
         assert any(evaluation.fixed for evaluation in evaluations) is is_repair
+        assert all(each.shares_process for each in evaluations if each.fixed)
+        written = read_proposal(task.space, "def solve():\n    return lambda: 1")
+        assert task.is_written(written.edits)
+        [alone] = task.screen(sandbox, [(written.edits, written.source)])
+        assert not alone.fixed, "its own result may not bring it into the process of its tests"
