@@ -62,14 +62,19 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
     """Everything that the store and the evidence say about the agent."""
     run = next((run for run in store.runs(agent) if run.precision), None)
     decisions = store.guard.history(agent, limit=50)
-    trips = (decision for decision in decisions if decision.state == "tripped")
-    last_trip = next((decision for decision in trips if not decision.descended), None)
+    trips = [each for each in decisions if each.state == "tripped" and not each.descended]
+    last_trip = next((each for each in trips if each.tripped), trips[0] if trips else None)
     home = settings.home.absolute()
     evidence, problem = _evidence(home, last_trip) if last_trip else (None, "")
     return {
         "run": {name: getattr(run, name) for name in _RUN_FIELDS} if run else None,
         "decisions": [
-            {**asdict(decision), "descended": decision.descended} for decision in decisions
+            {
+                **asdict(decision),
+                "descended": decision.descended,
+                "tripped": decision is last_trip,
+            }
+            for decision in decisions
         ],
         "evidence": evidence,
         "evidence_file": str(home / last_trip.evidence) if last_trip else None,
@@ -96,13 +101,14 @@ def _collect(settings: Settings, store: Store, agent: str) -> dict[str, Any]:
 def _telemetry(store: Store, home: Path, run_id: str, settings: Settings) -> dict[str, Any]:
     """The last diagnosis of each cause of an overflow in the run, and its last measurement."""
     from genesis_fp16.domain.attempt import events_path
+    from genesis_fp16.domain.proposals import LastProposal
     from genesis_fp16.guard.detectors import AgentObserver, scaling_of
     from infrastructure.events import EventTail
     from infrastructure.events.event import LostUpdatesMeasured, OverflowDiagnosed, RungSearched
 
     overflows: dict[str, dict[str, Any]] = {}
     lost, searched, trouble = None, None, ""
-    observer = AgentObserver()
+    observer, proposal = AgentObserver(), LastProposal()
     for attempt in store.attempts(run_id):
         path = events_path(home, attempt)
         try:
@@ -111,10 +117,11 @@ def _telemetry(store: Store, home: Path, run_id: str, settings: Settings) -> dic
                 observer.observe(
                     run_id, event, settings, on_probation=False, scaling=scaling_of(settings)
                 )
+                proposal.note(event)
                 if isinstance(event, LostUpdatesMeasured):
                     lost = event.model_dump(mode="json")
                 elif isinstance(event, RungSearched):
-                    searched = {**event.model_dump(mode="json"), "proposal": event.proposal}
+                    searched = event.model_dump(mode="json")
                 elif isinstance(event, OverflowDiagnosed):
                     overflows[event.cause] = event.model_dump(mode="json")
         except OSError as error:
@@ -122,7 +129,7 @@ def _telemetry(store: Store, home: Path, run_id: str, settings: Settings) -> dic
     return {
         "overflows": list(overflows.values()),
         "lost_updates": lost,
-        "search": searched,
+        "search": searched and {**searched, "proposal": proposal.text},
         "left_to_scale": observer.left_to_scale,
         "trouble": trouble,
     }
@@ -174,8 +181,11 @@ def _lost(answer: dict[str, Any]) -> Iterator[str]:
     telemetry = answer["telemetry"]
     if telemetry is None:
         return
-    searched = (telemetry["search"] or {}).get("cause", "unfinished") != "unfinished"
+    found = (telemetry["search"] or {}).get("cause", "unfinished")
+    searched = found != "unfinished"
     for overflow in telemetry["overflows"]:
+        if found == "roles" and overflow["cause"] == "fp32":
+            continue  # the losses of batches that the role in half precision had spoilt
         cause = _cause(answer["agent"], overflow, searched=searched)
         yield f"Overflow      step {overflow['step']}: {cause}"
     if telemetry["trouble"]:
@@ -239,16 +249,16 @@ def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
     last = answer["decisions"][0]
     yield f"The guard     {last['state']} since {moment(last['at'])}, by {last['actor']}"
     yield from _trip(answer)
+    if last["state"] == "tripped" and not (last["tripped"] or last["descended"]):
+        yield f"Stays in FP32 {last['reason']}"
     yield f"What now      {_what_now(settings, last)}"
     prefix = f"GENESIS_AGENTS__{answer['agent'].upper().replace('-', '_')}__"
     in_fp32 = [part_place(part) for part, name in last["parts"].items() if name == "fp32"]
     if kept := [*last["modules"], *in_fp32]:
         yield f"For good      {prefix}KEEP_FP32={','.join(kept)}, or keep_fp32 of the job"
     elif last["parts"]:
-        [half, *_] = last["parts"].values()
         places = ",".join(map(part_place, last["parts"]))
-        whole = f"{prefix}PRECISION={half} for the whole job"
-        yield f"For good      {whole}, or {prefix}KEEP_FP32={places}"
+        yield f"For good      {prefix}KEEP_FP32={places}; no setting gives a part a half type"
     elif half := last["roles"].get("world_model"):
         yield f"For good      {prefix}PRECISION={half}"
     if last["state"] == "tripped":
@@ -259,7 +269,7 @@ def _guard(settings: Settings | None, answer: dict[str, Any]) -> Iterator[str]:
 def _trip(answer: dict[str, Any]) -> Iterator[str]:
     """The last trip and its numbers."""
     trips = (decision for decision in answer["decisions"] if decision["state"] == "tripped")
-    trip = next((decision for decision in trips if not decision["descended"]), None)
+    trip = next((decision for decision in trips if decision["tripped"]), None)
     if trip is None:
         return
     yield f"Last trip     {trip['trigger']} at {moment(trip['at'])}: {trip['reason']}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from genesis_fp16.domain.attempt import Attempt, attempt_folder
+from genesis_fp16.domain.proposals import LastProposal
 from infrastructure.events import EventTail
 from infrastructure.events.event import (
     Evaluated,
@@ -17,7 +18,6 @@ from infrastructure.events.event import (
     PhaseStarted,
     PrecisionChanged,
     Progress,
-    RungSearched,
 )
 
 _DOING = {
@@ -44,10 +44,11 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
     evaluated, activity, trouble = None, None, ""
     data_problems: dict[str, None] = {}
     about_end: dict[str, Mapping[str, str]] = {}
-    proposal = ""
+    proposal = LastProposal()
     try:
         for event in tail.read():
             counts[event.kind] += 1
+            proposal.note(event)
             if isinstance(event, PrecisionChanged):
                 changes.append(event)
             elif isinstance(event, PhaseStarted):
@@ -56,8 +57,6 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
                 activity = _described(event)
             elif isinstance(event, Evaluated):
                 evaluated = event
-            elif isinstance(event, RungSearched):
-                proposal = event.proposal or proposal
             elif isinstance(event, Notice) and event.event in _ABOUT_END:
                 about_end[event.event] = event.fields
             elif isinstance(event, Notice) and event.event in _ABOUT_DATA:
@@ -75,7 +74,7 @@ def summarize_attempt(home: Path, attempt: Attempt, longest: float) -> dict[str,
         "events_not_read_bytes": tail.skipped_bytes,
         "activity": activity if attempt.finished_at is None else None,
         "training_stopped_early": about_end.get("training_stopped_early"),
-        "precision_proposal": proposal,
+        "precision_proposal": proposal.text,
         "data_problems": list(data_problems)[:_MOST_PROBLEMS],
         "precision": [
             {"time": event.time, "step": event.step, "loss_scale": event.loss_scale}

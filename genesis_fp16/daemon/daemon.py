@@ -31,7 +31,7 @@ from genesis_fp16.daemon.standby import check_standby, wait_for_workers, wait_to
 from genesis_fp16.daemon.startup import ProbeResults
 from genesis_fp16.daemon.systemd import SystemdNotices
 from genesis_fp16.daemon.telemetry import LogCopy, TelemetryService
-from genesis_fp16.domain.guard import Decision, GuardState
+from genesis_fp16.domain.guard import Decision
 from genesis_fp16.domain.listener import EventListener
 from genesis_fp16.domain.pause import PausesInForce, pauses_of
 from genesis_fp16.domain.predictor import KnownAgent
@@ -337,8 +337,7 @@ class Daemon:
 
     def _guard_decided(self, decision: Decision) -> None:
         self.metrics.set_guard_state(decision.agent, decision.state)
-        tripped = decision.state is GuardState.TRIPPED and not decision.descended
-        if tripped and decision.trigger is not None:
+        if decision.tripped and decision.trigger is not None:
             self.metrics.guard_tripped(decision.agent, decision.trigger)
 
     def _schedule(self, plugin: Plugin, put: Callable[[str, Schedule], None]) -> None:

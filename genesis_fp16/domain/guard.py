@@ -8,7 +8,7 @@ clears the trip or after the cool-down. A successful run ends probation.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
@@ -238,6 +238,11 @@ class Decision:
         return bool(self.modules or self.parts or by_search & self.roles.keys())
 
     @property
+    def tripped(self) -> bool:
+        """Whether it is a trip, and not what has followed it while FP32 stays."""
+        return self.state is GuardState.TRIPPED and not self.descended and self.step is not None
+
+    @property
     def returned_at(self) -> float:
         """Unix time at which half precision returned after a trip; 0 if it did not."""
         tries = self.state is GuardState.PROBATION
@@ -317,9 +322,19 @@ def descend(
         reason=found.reason,
         evidence="",
         modules=found.modules,
-        parts={} if found.modules else found.parts,
+        parts=found.parts,
         roles={} if found.modules or found.parts else roles,
     )
+
+
+def refuse(
+    last: Decision, rung: Sequence[str], *, why: str, now: float, run_id: str
+) -> Decision | None:
+    """Keep FP32 in all although a search has found *rung*; None if FP32 is not demanded."""
+    if not last.demands_fp32:
+        return None
+    reason = f"{', '.join(rung)} was found once more, but {why}"
+    return replace(last, at=now, run_id=run_id, step=None, actor=GUARD, reason=reason, evidence="")
 
 
 def climb(last: Decision, names: str, *, why: str, now: float, run_id: str) -> Decision | None:

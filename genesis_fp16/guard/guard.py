@@ -59,7 +59,7 @@ class _GuardedAgent:
 def _changes(decision: Decision) -> tuple[str, ...]:
     """What the rung of *decision* changes: modules, or parts or roles with their precisions."""
     changed = decision.parts or decision.roles
-    return decision.modules or tuple(f"{changes} {name}" for changes, name in changed.items())
+    return (*decision.modules, *(f"{changes} {name}" for changes, name in changed.items()))
 
 
 class Guard:
@@ -193,6 +193,11 @@ class Guard:
         rung = _changes(decided) or (_SCALE,)
         if rung in guarded.relapsed:
             log.warning("guard_rung_refused", agent=agent, rung=", ".join(rung), reason=_RELAPSED)
+            refused = rules.refuse(
+                guarded.decision, rung, why=_RELAPSED, now=self._clock(), run_id=run_id
+            )
+            if refused is not None:
+                self._decide(guarded, refused, {"search": found.model_dump(mode="json")})
             return
         if rung == (_SCALE,):
             guarded.relapsed.add(rung)  # once: a scale that does not recover leads to FP32

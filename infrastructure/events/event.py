@@ -382,6 +382,10 @@ class LostUpdatesMeasured(BaseEvent):
     seconds: Amount
 
 
+REPLAY_TOLERANCE = 8.0
+"""Multiple of the noise floor up to which a replay agrees with FP32."""
+
+
 RungCause = Literal[
     "modules",
     "parts",
@@ -437,12 +441,16 @@ class RungSearched(BaseEvent):
     seconds: Amount = 0.0
 
     @property
+    def agrees(self) -> bool:
+        """Whether half precision everywhere agrees with FP32 on these batches."""
+        return self.half_deviation is not None and self.half_deviation <= REPLAY_TOLERANCE
+
+    @property
     def proposal(self) -> str:
         """What to change in the agent's code, with its measured cost and gain; empty if nothing."""
         kept = (*self.modules, *(f"part:{p}" for p, name in self.parts.items() if name == "fp32"))
-        halves = [f"part {p} in {n.upper()}" for p, n in self.parts.items() if n != "fp32"]
-        if halves:
-            return f"{' and '.join(halves)}: {self.reason}"
+        if self.cause == "roles" or any(name != "fp32" for name in self.parts.values()):
+            return self.reason
         if kept:
             share = "an unknown share" if self.fp32_share is None else f"{self.fp32_share:.1%}"
             return (

@@ -6,7 +6,6 @@ All lie in ``rung/`` of the run's folder, which is replaced by each search.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,16 +20,14 @@ from genesis_fp16.domain.run_spec import SPEC_FILE, RunSpec
 from genesis_fp16.worker.collection import SNAPSHOT_FILE
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import EventTail
-from infrastructure.events.event import Finished, RungSearched, StepStats
+from infrastructure.events.event import Finished, RungSearched
 from infrastructure.files import json_text, read_json, write_atomically
-from infrastructure.precision_lab.rung.losses import LossHistory
 from infrastructure.precision_lab.rung.request import RungRequest
 from infrastructure.training.tensor_files import read_tensors, write_tensors
 
 _FOLDER, _REQUEST, _RESULT, LOG = "rung", "request.json", "result.json", "search.log"
 _WEIGHTS, _BATCHES, _REFERENCE = "weights.pt", "batches.pt", "reference.pt"
 _MOST_BYTES = 1 << 20  # of a JSON file
-_READ_BYTES = 1 << 18  # of an earlier attempt's first events
 _REQUESTS = TypeAdapter(RungRequest)
 
 
@@ -117,16 +114,3 @@ class RungFolder:
         """Free the disk; the request, the result and the log stay."""
         for name in (_WEIGHTS, _BATCHES, _REFERENCE):
             (self.path / name).unlink(missing_ok=True)
-
-
-def earlier_losses(spec: RunSpec) -> LossHistory:
-    """Losses with which the run began, if this is not its first attempt."""
-    history = LossHistory()
-    for number in range(1, spec.attempt):
-        path = spec.attempt_folder.with_name(str(number)) / spec.events_path.name
-        with suppress(OSError):
-            for event in EventTail(path, end=_READ_BYTES).read():
-                history = history.after(event.loss) if isinstance(event, StepStats) else history
-        if not math.isnan(history.first):
-            break
-    return history

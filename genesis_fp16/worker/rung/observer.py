@@ -10,7 +10,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Self
 
 import torch
@@ -19,19 +18,16 @@ from torch import Tensor
 from genesis_fp16.domain.run_spec import RunSpec
 from genesis_fp16.system.processes import die_with_parent
 from genesis_fp16.worker.channel import Emit
-from genesis_fp16.worker.rung.files import LOG, RungFolder, earlier_losses
+from genesis_fp16.worker.rung.files import LOG, RungFolder
+from genesis_fp16.worker.rung.seen import Seen
 from infrastructure.agent_contract import Job
 from infrastructure.agent_contract.training_job import Batch
 from infrastructure.events import PrecisionState, Role
 from infrastructure.events.event import (
     BaseEvent,
-    LostUpdatesMeasured,
     Notice,
-    OverflowDiagnosed,
-    PrecisionChanged,
     RungCause,
     RungSearched,
-    StepStats,
 )
 from infrastructure.events.role_precision import FP32, HalfName, roles_under, usable_preset
 from infrastructure.precision_lab.rung.losses import LossHistory
@@ -51,7 +47,6 @@ _MOST_SEARCHES = 3  # in an attempt
 _STEPS_BETWEEN = 200  # searches that find half precision to agree: other batches may show the fault
 _LAST_SECONDS = 30.0  # for a search to end whose training has diverged
 _GRACE_SECONDS = 120.0  # beyond the search's own time: imports, and the job to build
-_MOST_SUSPECTS = 4
 _MEMORY_FACTOR = 6  # of the weights: a copy, gradients, and activations
 _CUT_SHORT = (
     "the training ended before the search did: a longer one gives it the time, and genesis-fp16 "
@@ -86,16 +81,8 @@ class RungSearch:
         self._folder = RungFolder(spec.run_folder)
         self._batches: deque[Batch] = deque(maxlen=_BATCHES)
         self._sized = False
-        self._half: HalfName | None = None  # last half type in force, or requested
-        self._half_is_default = False  # nobody has chosen it
-        self._has_other = False  # the other one is in force in a part, or in the reference
-        self._other_failed = False  # and did not suffice
-        self._part = ""  # that failed last
-        self._half_scale = 1.0
         self._reference: RoleForward | None = None
-        self._reference_types = ""  # in half precision; empty if that was not in force
-        self._history = earlier_losses(spec)
-        self._suspects: deque[str] = deque(maxlen=_MOST_SUSPECTS)
+        self._seen = Seen.of_earlier_attempts(spec)
         self._searched, self._searches = False, 0
         self._again_at = math.inf  # step
         self._process: subprocess.Popen[bytes] | None = None
@@ -117,32 +104,8 @@ class RungSearch:
     def note(self, event: BaseEvent) -> None:
         """Pass *event* of the training on, and take note of what a search can use."""
         self._emit(event)
-        if isinstance(event, StepStats):
-            self._history = self._history.after(event.loss)
-            if event.precision != "fp32":
-                self._note_half(event)
-        elif isinstance(event, PrecisionChanged):
-            self._note_precision(event.state)
-        elif isinstance(event, OverflowDiagnosed) and event.module:
-            self._suspect(event.module)
-        elif isinstance(event, LostUpdatesMeasured) and (event.zero or 0.0) > 0.2:
-            self._suspect(event.underflow_module)
-
-    def _note_precision(self, state: PrecisionState) -> None:
-        for name in (state.requested, state.effective):  # what the guard leaves is `requested`
-            if name in ("fp16", "bf16"):
-                self._half = name
-                break
-        if state.effective == "fp32":
-            self._other_failed |= self._has_other and state.reason in _ROLLED_BACK
-            return
-        self._half_is_default = state.reason == "default"
-        self._reference_types = types = state.roles.get(Role.REFERENCE, "")
-        own = str(roles_under(replace(state, roles={}))[Role.REFERENCE])  # where nobody has chosen
-        changed = [types.split("/")[1]] if self._half_is_default and types not in ("", own) else []
-        self._has_other = bool({*state.parts.values(), *changed} - {"fp32", state.effective})
-        if state.modules or state.parts or changed or state.reason == "guard":
-            self._searches = 0  # one has found a rung
+        if self._seen.note(event):
+            self._searches = 0
 
     def observe(self, trainer: Trainer) -> None:
         """Begin a search if a rollback calls for one, or take its result; see `StepObserver`."""
@@ -189,19 +152,6 @@ class RungSearch:
             self._folder.drop_tensors()
             self._process = None
 
-    def _note_half(self, stats: StepStats) -> None:
-        self._half_scale = stats.loss_scale
-        failed = {part.name: part.overflow + part.nonfinite_loss for part in stats.parts}
-        worst = max(failed, key=lambda name: failed[name], default="")
-        if worst and failed[worst]:
-            self._part = worst
-            [self._half_scale] = [p.loss_scale for p in stats.parts if p.name == worst]
-
-    def _suspect(self, module: str) -> None:
-        name = module.partition(" (")[0]
-        if name and not name.startswith("the ") and name not in self._suspects:
-            self._suspects.append(name)
-
     def _begin(self, trainer: Trainer) -> None:
         self._step = trainer.training_steps
         if self._searches >= _MOST_SEARCHES:  # no result: the last one's reason stays the last
@@ -213,18 +163,18 @@ class RungSearch:
             return
         self._close()
         self._searches += 1
-        kind = kind_of(self._job)
+        kind, seen = kind_of(self._job), self._seen
         request = RungRequest(
-            half=self._half or "fp16",
+            half=seen.half or "fp16",
             step=self._step,
-            suspects=tuple(self._suspects),
-            history=LossHistory() if kind.roles else self._history,
+            suspects=tuple(seen.suspects),
+            history=LossHistory() if kind.roles else seen.histories[""],
             raises_modules=not kind.roles,
-            loss_scale=self._half_scale,
+            loss_scale=seen.loss_scale,
             other_half=self._other_half(trainer),
             generated=bool(kind.roles) and self._searches == 1,
             reference=self._half_of_reference(kind.role_preset),
-            part=self._part,
+            failed=seen.failed_parts([part.name for part in kind.parts]),
             seconds=self._spec.rung_search_seconds,
         )
         try:
@@ -243,28 +193,27 @@ class RungSearch:
         """Types of the reference in half precision; empty if it has none, or is not at hand."""
         if self._reference is None:
             return ""
-        half = self._half or "fp16"
+        half = self._seen.half or "fp16"
         state = PrecisionState(requested=half, effective=half, reason="default")
         of_job = roles_under(state, None if preset is None else usable_preset(preset))
-        types = self._reference_types or str(of_job[Role.REFERENCE])
+        types = self._seen.reference or str(of_job[Role.REFERENCE])
         return "" if types == str(FP32) else types
 
     def _other_half(self, trainer: Trainer) -> HalfName | None:
         """The half type that the guard may change to: only where nobody has chosen one."""
-        other: HalfName = "bf16" if self._half == "fp16" else "fp16"
+        seen = self._seen
+        other: HalfName = "bf16" if seen.half == "fp16" else "fp16"
         has = has_half_type(other, trainer.device, cpu_half=trainer.config.cpu_half)
-        return other if self._half_is_default and has and not self._other_failed else None
+        return other if seen.half_is_default and has and not seen.other_failed else None
 
     def _refusal(self, trainer: Trainer) -> str:
         """Why no search can be made; empty if one can."""
         kind = kind_of(self._job)
-        if kind.parts and not self._part:
-            return "no part of the job is known to have failed"
         if kind.parts and kind.log_probs is not None:
             return "a part in FP32 would round otherwise than the rollout whose likelihoods it uses"
         if is_sharded(trainer.model):
             return "the model is sharded, so no rank holds all of it"
-        if self._half is None:
+        if self._seen.half is None:
             return "the half type to search for is not known yet"
         return self._lack_of_memory()
 
@@ -312,7 +261,8 @@ class RungSearch:
             self._end("unfinished", why)
             return
         self._folder.drop_tensors()
-        if found.cause == "unexplained" and self._searches < _MOST_SEARCHES:
+        may_agree = found.cause == "unexplained" and (found.agrees or found.half_deviation is None)
+        if may_agree and self._searches < _MOST_SEARCHES:
             self._again_at = self._step + _STEPS_BETWEEN
         if found.half_type is not None:
             copies = (Role.POLICY, Role.ROLLOUT, Role.REFERENCE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -15,13 +18,14 @@ from genesis_fp16.worker.rung.files import RungFolder
 from infrastructure.agent_contract import Forward, Job
 from infrastructure.agent_contract.parts import JointLoss, parts_among
 from infrastructure.agent_contract.training_job import Batch
-from infrastructure.events import Role
+from infrastructure.events import PrecisionName, Role
 from infrastructure.events.event import RungSearched
 from infrastructure.events.role_precision import RolePrecision
 from infrastructure.precision_lab.experiments import WorldModelExperiment
+from infrastructure.precision_lab.rung.losses import LossHistory
 from infrastructure.precision_lab.rung.reference import ReferenceExperiment, search_reference
-from infrastructure.precision_lab.rung.request import RungRequest
-from infrastructure.precision_lab.rung.search import Loss, PartLosses, search_rung
+from infrastructure.precision_lab.rung.request import FailedPart, RungRequest
+from infrastructure.precision_lab.rung.search import Changed, Loss, PartLosses, search_rung
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.diagnostics.job_copy import JobCopy, disable_dropout
 from infrastructure.training.inputs import preserved_generators, to_device
@@ -31,6 +35,7 @@ from infrastructure.training.precision.keep_fp32 import keep_in_fp32
 from infrastructure.training.rounds import kind_of
 
 _BATCHES = 4  # of a proposal
+_NONE: Changed = MappingProxyType({})
 
 
 def search(attempt: Attempt) -> Outcome:
@@ -50,16 +55,12 @@ def search(attempt: Attempt) -> Outcome:
     job.model.load_state_dict(weights)
     request, device = folder.request(), torch.device(attempt.context.device)
     model = job.model.to(device)
-    loss, losses = kind_of(job).step_loss, None
-    if request.part:
-        losses = part_losses(job, request.part, spec.seed)
-        loss = losses.loss({})
-        own = part_parameters(model, job.parts, job.targets)[request.part]
-        model.requires_grad_(False)  # the part's steps use no other gradients
-        for parameter in own:
-            parameter.requires_grad_(True)
-    experiment = _experiment(job, model, loss, [to_device(b, device) for b in batches], spec.seed)
-    found = search_rung(experiment, request, parts=losses)
+    batches = [to_device(batch, device) for batch in batches]
+    if request.failed:
+        found = search_parts(job, batches, request, spec.seed)
+    else:
+        experiment = _experiment(job, model, kind_of(job).step_loss, batches, spec.seed)
+        found = search_rung(experiment, request)
     functions = kind_of(job).log_probs
     if request.reference and functions is not None:
         reference = copy_model(model)
@@ -67,7 +68,7 @@ def search(attempt: Attempt) -> Outcome:
         keep_in_fp32(reference, job.kept_modules, device)  # as in its copy of the training
         replayed = ReferenceExperiment(
             models={Role.REFERENCE: reference.requires_grad_(False).eval()},
-            batches=experiment.batches,
+            batches=batches,
             functions=functions,
         )
         types = RolePrecision.parse(request.reference)
@@ -79,8 +80,89 @@ def search(attempt: Attempt) -> Outcome:
     return "done"
 
 
-def part_losses(job: Job, failed: str, seed: int) -> PartLosses:
+def search_parts(
+    job: Job,
+    batches: Sequence[Batch],
+    request: RungRequest,
+    seed: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> RungSearched:
+    """Search each part of *job* that failed, with what those before it need, and join the results.
+
+    Where a part needs FP32 in all, so does the job; where all parts need the other half type, the
+    job has it if each of them is shown to hold in it.
+
+    Raises:
+        ValueError: The job has no such part any more.
+    """
+    model, end = job.model, clock() + request.seconds
+    owners = part_parameters(model, job.parts, job.targets)
+
+    def searched(
+        failed: FailedPart, asked: RungRequest, given: Changed = _NONE, raised: Sequence[str] = ()
+    ) -> RungSearched:
+        losses = part_losses(job, failed.name, seed, given)
+        model.requires_grad_(False)  # the part's steps use no other gradients
+        for parameter in owners[failed.name]:
+            parameter.requires_grad_(True)
+        one = replace(
+            asked,
+            part=failed.name,
+            loss_scale=failed.loss_scale,
+            history=failed.history if asked.raises_modules else LossHistory(),
+            seconds=max(0.0, end - clock()),
+        )
+        experiment = _experiment(job, model, losses.loss({}), batches, seed, raised)
+        return search_rung(experiment, one, clock, losses)
+
+    parts: dict[str, PrecisionName] = {}
+    modules: list[str] = []
+    every: list[RungSearched] = []
+    for failed in request.failed:
+        every.append(found := searched(failed, request, dict(parts), modules))
+        parts |= found.parts
+        modules += found.modules
+        needs_nothing = found.cause == "scale" or (found.cause == "unexplained" and found.agrees)
+        if not (found.parts or found.modules or needs_nothing or found.half_type):
+            return found  # FP32 in all
+    others = set(parts.values()) | {found.half_type for found in every if found.half_type}
+    kept = parts_among(job.keep_fp32, job.parts)
+    is_whole = {*parts, *kept} == {part.name for part in job.parts}
+    halves = [half for half in others if half == request.other_half]
+    if halves and (is_whole or any(found.half_type for found in every)):
+        [half] = halves
+        in_other = replace(request, half=half, other_half=None, raises_modules=False)
+        proofs = [searched(failed, in_other) for failed in request.failed]
+        held = all(proof.agrees for proof in proofs)
+        reason = "; ".join(found.reason for found in every)
+        how = f"{half.upper()} in all parts {'suffices' if held else 'does not suffice'}"
+        whole: dict[str, object] = {
+            "cause": "half_type" if held else "unexplained",
+            "half_type": half if held else None,
+            "reason": f"{reason}; {how}",
+            "parts": {},
+            "modules": (),
+        }
+        return every[-1].model_copy(update=whole)
+    cures = [found for found in every if found.parts or found.modules]
+    if len(cures) < 2:
+        return cures[0] if cures else next((f for f in every if f.cause == "scale"), every[-1])
+    changes: dict[str, object] = {
+        "cause": "parts" if parts else "modules",
+        "parts": parts,
+        "modules": tuple(sorted(modules)),
+        "reason": "; ".join(found.reason for found in cures),
+        "replays": sum(found.replays for found in every),
+        "seconds": sum(found.seconds for found in every),
+    }
+    return cures[-1].model_copy(update=changes)
+
+
+def part_losses(job: Job, failed: str, seed: int, given: Changed = _NONE) -> PartLosses:
     """Losses of *job* for a search after the part *failed* has; empty: before any has.
+
+    Args:
+        given: Parts whose precision is changed in any case.
 
     Raises:
         ValueError: The job has no such part any more.
@@ -101,6 +183,7 @@ def part_losses(job: Job, failed: str, seed: int) -> PartLosses:
         are_all=len(replayed) == len(names),
         loss=of(failed),
         whole=of(""),
+        given=given,
     )
 
 
@@ -128,13 +211,14 @@ def _experiment(
     loss: Callable[[Forward, Batch], Tensor],
     batches: Sequence[Batch],
     seed: int,
+    raised: Sequence[str] = (),
 ) -> WorldModelExperiment:
     disable_dropout(model.train())
     return WorldModelExperiment(
         models={Role.WORLD_MODEL: model},
         batches=batches,
         loss=_repeated(loss, seed),
-        keep_fp32=job.kept_modules,
+        keep_fp32=(*job.kept_modules, *raised),
     )
 
 

@@ -14,6 +14,7 @@ from functools import partial
 
 from infrastructure.agent_contract.run_context import ReportProgress
 from infrastructure.events import Role
+from infrastructure.events.event import REPLAY_TOLERANCE
 from infrastructure.events.role_precision import FP32, TRAINED, RolePrecision
 from infrastructure.precision_lab.bisect.cure import Cure, cure_of
 from infrastructure.precision_lab.bisect.noise_floor import Deviation, NoiseFloor
@@ -25,7 +26,7 @@ from infrastructure.precision_lab.progress import unreported
 from infrastructure.training.precision import UnknownModuleError
 from infrastructure.training.precision.keep_fp32 import find_modules
 
-TOLERANCE = 8.0
+TOLERANCE = REPLAY_TOLERANCE
 """Multiple of the noise floor that a result may be off."""
 
 

@@ -69,8 +69,7 @@ def search_reference(
     Args:
         other: Half type that may replace that of *types*; None for FP32 alone.
     """
-    agrees = found.half_deviation is not None and found.half_deviation <= TOLERANCE
-    if found.cause != "unexplained" or not agrees:
+    if found.cause != "unexplained" or not found.agrees:
         return found
     with fixed_numerics():
         try:

@@ -9,6 +9,19 @@ from infrastructure.precision_lab.rung.losses import LossHistory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FailedPart:
+    """A part of a job whose steps failed.
+
+    Attributes:
+        loss_scale, history: As in `RungRequest`, of this part.
+    """
+
+    name: str
+    loss_scale: float = 1.0
+    history: LossHistory = field(default_factory=LossHistory)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RungRequest:
     """What a search is to find, and what the training knew before it.
 
@@ -26,7 +39,8 @@ class RungRequest:
             not finite in them is not the data's fault.
         reference: Types of a policy job's reference in half precision, ``store/compute/out``; empty
             if there is none, or its weights are not at hand.
-        part: Part of the job whose steps failed; empty for a job without parts.
+        part: Part of the job that is searched; empty for a job without parts.
+        failed: Parts of the job that are to be searched, one after another.
         seconds: Time after which the search gives up.
     """
 
@@ -40,4 +54,5 @@ class RungRequest:
     generated: bool = False
     reference: str = ""
     part: str = ""
+    failed: tuple[FailedPart, ...] = ()
     seconds: float = float("inf")

@@ -52,12 +52,14 @@ class PartLosses:
         are_all: Whether these are all parts of the job.
         loss: Loss of the part that failed.
         whole: Loss of all parts, to count their operations.
+        given: Parts whose precision is changed in any case.
     """
 
     names: Sequence[str]
     are_all: bool
     loss: Callable[[Changed], Loss]
     whole: Callable[[Changed], Loss]
+    given: Changed = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +93,7 @@ class _Replays:
     count: int = 0
 
     def deviation(self, names: Collection[str], changed: Changed = _NONE) -> Deviation:
+        changed = self.with_given(changed)
         key = frozenset(names), frozenset(changed.items())
         if key not in self.known:
             has_scale = changed.get(self.failed, self.half) == "fp16"
@@ -98,6 +101,9 @@ class _Replays:
                 sorted(names), self.scales if has_scale else (1.0,), changed
             )
         return self.known[key]
+
+    def with_given(self, changed: Changed) -> Changed:
+        return {**self.parts.given, **changed} if self.parts is not None else changed
 
     def suffice(self, names: Collection[str], changed: Changed = _NONE) -> bool:
         return self.deviation(names, changed).ratio <= TOLERANCE
@@ -122,6 +128,7 @@ class _Replays:
         if self.is_over():
             raise _OutOfTimeError
         self.count += 1
+        changed = self.with_given(changed)
         kernels, experiment = self.kernels(names), self.experiment
         if self.parts is not None:
             experiment = replace(experiment, loss=self.parts.loss(changed))
@@ -139,6 +146,7 @@ class _Replays:
     def fp32_share(self, names: Collection[str], changed: Changed = _NONE) -> float | None:
         """Share of the operations of products in a job's forward pass that FP32 computes."""
         model = self.kernels(names).model(Role.WORLD_MODEL)
+        changed = self.with_given(changed)
         whole = self.parts.whole(changed) if self.parts else self.experiment.loss
         with torch.no_grad(), ProductFlops() as counted:
             whole(model, self.experiment.batches[0])

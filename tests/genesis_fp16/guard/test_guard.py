@@ -413,8 +413,14 @@ def test_a_part_has_its_own_precision_where_a_search_has_shown_it(world, storm) 
     world.now += 1
     storm(run)
     assert world.guard.demands_fp32("a")
+    tripped_at = world.guard.decision("a").at
+    world.now += 1
     world.guard.on_event("a", run.id, searched("parts", parts={"critic": "bf16"}))
     assert world.guard.demands_fp32("a"), "it did not suffice"
+    refused = world.guard.decision("a")
+    assert refused.reason.startswith("critic bf16 was found once more, but this did not suffice")
+    assert (refused.tripped, refused.level) == (False, 2)
+    assert refused.at > tripped_at
     world.guard.on_event("a", run.id, searched("parts", parts={"critic": "fp32"}))
     assert world.guard.changed_parts("a") == {"critic": "fp32"}
     notice = Notice.warning("modules_not_raised", "no such part", modules="critic")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from genesis_fp16.domain.run_spec import RunSpec
-from genesis_fp16.worker.rung.files import RungFolder, earlier_losses
-from genesis_fp16.worker.rung.search import part_losses, propose
+from genesis_fp16.worker.rung.files import RungFolder
+from genesis_fp16.worker.rung.search import part_losses, propose, search_parts
 from infrastructure.agent_contract import Evaluation, TrainingJob
 from infrastructure.events import EventWriter, Role
-from infrastructure.events.event import Finished, StepStats
+from infrastructure.events.event import Finished
 from infrastructure.precision_lab.experiments import WorldModelExperiment
-from infrastructure.precision_lab.rung import LossHistory, RungRequest
+from infrastructure.precision_lab.rung import RungRequest
+from infrastructure.precision_lab.rung.request import FailedPart
 from infrastructure.precision_lab.rung.search import search_rung
 from infrastructure.training import FP16TrainingConfig
 from infrastructure.training.parts.part_parameters import part_parameters
@@ -100,20 +99,6 @@ def test_why_a_search_failed_is_told_in_one_line(tmp_path: Path) -> None:
     assert folder.failure().startswith("a failed while searching: KeyError: 'x' (see ")
 
 
-def test_a_resumed_run_has_diverged_from_its_first_attempts_losses(
-    tmp_path: Path,
-) -> None:
-    spec = RunSpec.model_construct(attempt=3, attempt_folder=tmp_path / "attempts" / "3")
-    assert math.isnan(earlier_losses(spec).first)
-    for number, losses in ((1, (0.5, 0.25)), (2, (9.0,))):
-        folder = tmp_path / "attempts" / str(number)
-        folder.mkdir(parents=True)
-        with EventWriter(folder / "events.ndjson") as write:
-            for loss in losses:
-                write(StepStats(step=1, applied=1, loss=loss, loss_scale=1.0, precision="fp32"))
-    assert earlier_losses(spec) == LossHistory(0.5, 0.25)
-
-
 def test_a_loss_scale_is_proposed_where_it_alone_is_wrong() -> None:
     config = FP16TrainingConfig(cpu_half=True, loss_scale=2.0**40)
     found = propose(a_job(nn.Tanh()), CPU, config, seconds=60.0, seed=0)
@@ -170,8 +155,40 @@ def test_where_no_module_is_to_blame_the_part_is_found(failed: str) -> None:
     other = search_rung(experiment, replace(request, other_half="bf16"), parts=losses)
     assert (other.cause, other.parts, other.fp32_share) == ("parts", {"actor": "bf16"}, 0.0)
     assert other.reason.startswith("BF16 in part actor suffices: ")
-    assert other.proposal.startswith("part actor in BF16: ")
+    assert other.proposal == other.reason
     kept = part_losses(replace(job, keep_fp32=("part:actor",)), failed, 0)
     assert "actor" not in kept.names
     healthy = search_rung(replace(experiment, loss=kept.loss({})), request, parts=kept)
     assert healthy.cause == "unexplained", healthy.reason
+
+
+@pytest.mark.parametrize(
+    ("guilty", "count", "other", "cause", "parts", "half"),
+    [
+        (("critic", "actor"), 3, "bf16", "parts", {"critic": "bf16", "actor": "bf16"}, None),
+        (("critic", "actor"), 2, "bf16", "half_type", {}, "bf16"),
+        (("critic", "actor"), 3, None, "parts", {}, None),  # FP32 for all costs hardly more
+        ((), 3, "bf16", "unexplained", {}, None),
+    ],
+)
+def test_parts_that_failed_together_are_searched_together(
+    guilty: tuple[str, ...],
+    count: int,
+    other: Any,
+    cause: str,
+    parts: dict[str, str],
+    half: str | None,
+) -> None:
+    def steep(part: Any) -> Any:
+        return replace(part, loss=lambda f, b, c: 1e12 * part.loss(f, b, c))
+
+    parts_of_job = PARTS[:count]
+    job = make_job(parts=[steep(part) if part.name in guilty else part for part in parts_of_job])
+    failed = tuple(FailedPart(name=part.name) for part in parts_of_job)  # healthy ones, too
+    request = RungRequest(
+        half="fp16", step=1, raises_modules=False, other_half=other, failed=failed
+    )
+    found = search_parts(job, batches(4, bad=99), request, 0)
+    assert (found.cause, found.parts, found.half_type) == (cause, parts, half), found.reason
+    if half is None and parts:
+        assert found.reason.count(" suffices: ") == len(parts)
