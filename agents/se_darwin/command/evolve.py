@@ -121,7 +121,7 @@ def evolve(  # noqa: PLR0913, PLR0917 - each option is a parameter
     files = SuiteFiles.read(tests, program)
     installed = context.find_agent(agent)
     proposers = chosen_proposers(installed, proposer or [], proposer_option or [])
-    for line in announce(proposers):
+    for line in [] if show_prompt else announce(proposers):
         typer.echo(plain(line, 1000), err=True)
     answer = _repair(
         context,

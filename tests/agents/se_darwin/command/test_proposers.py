@@ -68,6 +68,7 @@ def test_a_right_answer_among_malicious_ones_repairs_and_nothing_escapes(
         shown = CliRunner().invoke(app, [*command, "--show-prompt"])
         assert shown.exit_code == 0, shown.output
         assert "It fails 2 of 3 checks" in shown.stdout
+        assert "asking" not in shown.stderr
         assert server.requests == [], "nothing was sent"
         result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
