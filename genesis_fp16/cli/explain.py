@@ -193,7 +193,7 @@ def _lost(answer: dict[str, Any]) -> Iterator[str]:
     yield from _left_to_scale(**telemetry["left_to_scale"])
     if search := telemetry["search"]:
         yield f"Search        step {search['step']}: {search['reason']}"
-        if search["proposal"]:
+        if search["proposal"] not in ("", search["reason"]):
             yield f"Proposal      {search['proposal']}"
     lost = telemetry["lost_updates"]
     if lost is None:
