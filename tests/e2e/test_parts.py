@@ -259,7 +259,7 @@ def test_the_guard_rolls_back_all_parts_and_changes_the_one_to_blame_alone(
     assert "part critic-b" in told
     assert "BF16 in part critic-b suffices" in told
     assert "BF16 in part critic-b (other parts as before)" in told
-    assert "PRECISION=bf16 for the whole job, or GENESIS_AGENTS__PARTS__KEEP_FP32=part:c" in told
+    assert "KEEP_FP32=part:critic-b; no setting gives a part a half type" in told
     overflows = of(daemon, "genesis_part_overflow_steps_total", "critic-b")
     for part in PARTS:
         before = of(daemon, "genesis_part_steps_total", part)

@@ -311,7 +311,7 @@ def test_a_trip_is_shown_with_its_numbers_and_how_to_undo_it(ask: Ask, tripped: 
 def test_a_policys_other_half_type_is_explained_in_a_word(
     ask: Ask, store: Store, tripped: Run, folder: Path
 ) -> None:
-    roles = (Role.POLICY, Role.ROLLOUT, Role.REFERENCE)
+    roles = dict.fromkeys((Role.POLICY, Role.ROLLOUT, Role.REFERENCE), "bf16")
     found = RungSearched(step=1, cause="half_type", half_type="bf16", roles=roles, reason="so")
     guard = Guard(store, load_settings())
     guard.on_event("a", tripped.id, found)
