@@ -75,6 +75,7 @@ def test_a_run_is_measured_and_nothing_of_the_agent_changes(
         "reason": "no_accelerator",
         "roles": {},
         "modules": [],
+        "parts": {},
     }
     phases = {phase["phase"]: phase for phase in report["phases"]}
     assert {"start", "collect", "read", "build", "forward", "backward", "evaluate"} <= set(phases)
