@@ -271,7 +271,9 @@ def test_the_guard_rolls_back_all_parts_and_changes_the_one_to_blame_alone(
         1,
         of(daemon, "genesis_part_overflow_steps_total", "critic-b"),
     )
-    assert of(daemon, "genesis_part_loss_scale", "actor") > 1
+    daemon.wait_for(  # the last statistics may be those in FP32
+        lambda: of(daemon, "genesis_part_loss_scale", "actor") > 1, "to scale the actor's loss"
+    )
     daemon.worker().kill()
     changes = len(daemon.events("precision_changed"))
     daemon.wait_for(lambda: len(daemon.events("precision_changed")) > changes, "to resume")
