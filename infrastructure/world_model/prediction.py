@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from infrastructure.agent_contract.transition import Box, Discrete, FieldValue, TransitionSpec
-from infrastructure.trajectories.schema import Values, as_vector, is_missing, is_usable
+from infrastructure.trajectories.schema import Values, as_vector, is_missing
 from infrastructure.world_model.distributions import (
     BoxDistribution,
     DiscreteDistribution,
@@ -39,7 +39,7 @@ class Prediction:
 
     Attributes:
         next_state: Predicted fields of the next observation, by target name; NaN where a change is
-            predicted and the number before is missing or too large to be used.
+            predicted and the number before is missing.
         success_probability: Probability of the spec's success label; None if the spec names none.
         expected_improvement: Mean of the spec's improvement target (``reward`` by default); None
             if there is no such target.
@@ -191,10 +191,10 @@ def _intervals(values: Sequence[FieldValue], distribution: BoxDistribution) -> l
 
 
 def _added(before: object, changes: Sequence[float]) -> list[float]:
-    """The numbers *before* plus *changes*; NaN for those that are missing or too large."""
+    """The numbers *before* plus *changes*; NaN for those that are missing."""
     starts = [None] * len(changes) if is_missing(before) else as_vector(before)
     return [
-        float(start) + change if start is not None and is_usable(start) else math.nan
+        math.nan if start is None else float(start) + change
         for start, change in zip(starts, changes, strict=True)
     ]
 
