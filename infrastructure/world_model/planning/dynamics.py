@@ -34,7 +34,7 @@ from infrastructure.world_model.networks.text import field_inputs
 from infrastructure.world_model.planning.heads import Heads
 from infrastructure.world_model.planning.layout import MORE_LABELS, ColumnEncoding, Layout
 
-_COMPARED = 16  # examples
+_COMPARED = 32  # examples
 _SAME = 0.25  # total variation of a label, or standard deviations of a number
 
 
@@ -201,7 +201,7 @@ class Dynamics:
         encoder = self._model.encoder
         unknown_NX = self._states.is_unknown(start_NX)
         unknown_NX |= start_NX.isnan() & self._heads.changed  # else it would stay a gap
-        unknown_NX |= self._average_gaps(start_NX, torch.ones_like(unknown_NX[0]))
+        unknown_NX |= self._average_gaps(start_NX)
         examples = encoder.examples if bool(unknown_NX.any()) else None
         if examples is None:
             return None
@@ -209,13 +209,11 @@ class Dynamics:
         features, width = encoder.encode(observations, [{}] * len(observations)), self._states.width
         unknown_ND = self._states.features_of(unknown_NX)
         weights_NR = examples.first(width).weights(features.dense[:, :width], unknown_ND)
-        lacks_RX = known_RX.isnan() | self._states.is_unknown(known_RX)
-        unknown_KX, kinds_N = unknown_NX.unique(dim=0, return_inverse=True)
-        lacks_KRX = [lacks_RX | self._average_gaps(known_RX, each_X) for each_X in unknown_KX]
+        lacks_RX = self._gaps(known_RX) | self._states.is_unknown(known_RX)
         drawn_CNX = start_NX.repeat(count, 1, 1)
         for row in unknown_NX.any(dim=1).nonzero()[:, 0].tolist():
             unknown_X = unknown_NX[row]
-            usable_R = ~lacks_KRX[int(kinds_N[row])][:, unknown_X].any(dim=1)
+            usable_R = ~lacks_RX[:, unknown_X].any(dim=1)
             weights_R = weights_NR[row] * usable_R
             if not float(weights_R.sum()):
                 continue
@@ -224,23 +222,20 @@ class Dynamics:
             drawn_CNX[:, row, unknown_X] = known_RX[chosen_C][:, unknown_X]
         return drawn_CNX
 
-    def _average_gaps(self, raw_NX: Tensor, among_X: Tensor) -> Tensor:
-        """Columns of gaps that the model has learned to predict like average values.
-
-        Args:
-            among_X: Columns whose gaps are meant.
-
-        Returns:
-            ``[N, X]`` bool.
-        """
+    def _gaps(self, raw_NX: Tensor) -> Tensor:
+        """Columns of missing numbers, and of fields whose label is missing, ``[N, X]`` bool."""
         gaps_NX = raw_NX.isnan()
         for name, columns in self.observation.columns.items():
             if isinstance(self.observation.fields[name], Discrete):
                 gaps_NX[:, columns] = raw_NX[:, columns][:, -MORE_LABELS, None] > 0
-        gaps_NX &= among_X & ~self._states.is_unknown(raw_NX)
+        return gaps_NX
+
+    def _average_gaps(self, start_NX: Tensor) -> Tensor:
+        """Columns of gaps that the model has learned to predict like average values."""
+        gaps_NX = self._gaps(start_NX) & ~self._states.is_unknown(start_NX)
         for row in gaps_NX.any(dim=1).nonzero()[:, 0].tolist():
-            columns_of = self.observation.columns.items()
-            names = tuple(name for name, at in columns_of if bool(gaps_NX[row, at].any()))
+            columns = self.observation.columns.items()
+            names = tuple(name for name, at in columns if bool(gaps_NX[row, at].any()))
             if names not in self._averages:
                 self._averages[names] = self._is_average(names)
             gaps_NX[row] &= self._averages[names]
