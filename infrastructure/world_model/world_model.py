@@ -411,7 +411,7 @@ class WorldModel:
             particles: Particles of each member, whose next states are drawn from the member's
                 distribution; 0 for one that follows the member's means and likeliest labels, also
                 where a gap leaves them open. Each has its own value of what is missing at the
-                start, unless a gap tells more than an average value.
+                start, unless the model has learned what a gap means.
             seed: Seed of what is drawn.
             reward: Function that computes the rewards; None for the learned ones: those of the
                 spec's improvement target, or of ``reward``.

@@ -21,11 +21,6 @@ from torch.nn import functional
 
 from infrastructure.agent_contract.transition import Discrete
 from infrastructure.trajectories.schema import MAX_MAGNITUDE, Values, is_empty
-from infrastructure.world_model.distributions import (
-    BoxDistribution,
-    DiscreteDistribution,
-    TargetDistribution,
-)
 from infrastructure.world_model.fitting import FittedModel
 from infrastructure.world_model.fitting.rollout_fields import NOT_IN_STATE, check_continued
 from infrastructure.world_model.networks import EnsembleNetwork
@@ -33,9 +28,6 @@ from infrastructure.world_model.networks.network import layer_inputs
 from infrastructure.world_model.networks.text import field_inputs
 from infrastructure.world_model.planning.heads import Heads
 from infrastructure.world_model.planning.layout import MORE_LABELS, ColumnEncoding, Layout
-
-_COMPARED = 32  # examples
-_SAME = 0.25  # total variation of a label, or standard deviations of a number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +130,6 @@ class Dynamics:
         offset[self.observation.width] = self._heads.reward_offset
         self._fold = (fold, offset)
         self._layers: list[tuple[Tensor, Tensor]] = []
-        self._averages = dict[tuple[str, ...], bool]()
         if type(self._network) is EnsembleNetwork:
             self.members = self._network.members
             pairs = zip(self._network.weights, self._network.biases, strict=True)
@@ -188,9 +179,7 @@ class Dynamics:
         """Draw *count* starts of each observation that differ in what is missing or unseen.
 
         A value that the training data does not explain becomes that of a training row, drawn by
-        the weights of `Examples`. Of one observation all such values come from the same row. So do
-        gaps that the model has learned to predict like average values: what it predicts from the
-        gap itself would not tell which next label goes with which next number.
+        the weights of `Examples`. Of one observation all such values come from the same row.
 
         Args:
             start_NX: Columns of *observations*; see `start`.
@@ -201,15 +190,16 @@ class Dynamics:
         encoder = self._model.encoder
         unknown_NX = self._states.is_unknown(start_NX)
         unknown_NX |= start_NX.isnan() & self._heads.changed  # else it would stay a gap
-        unknown_NX |= self._average_gaps(start_NX)
         examples = encoder.examples if bool(unknown_NX.any()) else None
         if examples is None:
             return None
         known_RX = self.observation.read(encoder.example_rows("observation"), gaps=True)
         features, width = encoder.encode(observations, [{}] * len(observations)), self._states.width
-        unknown_ND = self._states.features_of(unknown_NX)
+        unknown_ND = torch.zeros(len(observations), width, dtype=torch.bool)
+        if features.unknown is not None:
+            unknown_ND = features.unknown[:, :width]
         weights_NR = examples.first(width).weights(features.dense[:, :width], unknown_ND)
-        lacks_RX = self._gaps(known_RX) | self._states.is_unknown(known_RX)
+        lacks_RX = known_RX.isnan() | self._states.is_unknown(known_RX)
         drawn_CNX = start_NX.repeat(count, 1, 1)
         for row in unknown_NX.any(dim=1).nonzero()[:, 0].tolist():
             unknown_X = unknown_NX[row]
@@ -221,47 +211,6 @@ class Dynamics:
             chosen_C = order_R[_strata(weights_R[order_R], count, generator)]
             drawn_CNX[:, row, unknown_X] = known_RX[chosen_C][:, unknown_X]
         return drawn_CNX
-
-    def _gaps(self, raw_NX: Tensor) -> Tensor:
-        """Columns of missing numbers, and of fields whose label is missing, ``[N, X]`` bool."""
-        gaps_NX = raw_NX.isnan()
-        for name, columns in self.observation.columns.items():
-            if isinstance(self.observation.fields[name], Discrete):
-                gaps_NX[:, columns] = raw_NX[:, columns][:, -MORE_LABELS, None] > 0
-        return gaps_NX
-
-    def _average_gaps(self, start_NX: Tensor) -> Tensor:
-        """Columns of gaps that the model has learned to predict like average values."""
-        gaps_NX = self._gaps(start_NX) & ~self._states.is_unknown(start_NX)
-        for row in gaps_NX.any(dim=1).nonzero()[:, 0].tolist():
-            columns = self.observation.columns.items()
-            names = tuple(name for name, at in columns if bool(gaps_NX[row, at].any()))
-            if names not in self._averages:
-                self._averages[names] = self._is_average(names)
-            gaps_NX[row] &= self._averages[names]
-        return gaps_NX
-
-    def _is_average(self, names: Sequence[str]) -> bool:
-        """Whether gaps of the fields *names* are predicted like the average of known values.
-
-        The predictions are compared on some of the encoder's examples.
-        """
-        encoder, columns_X = self._model.encoder, torch.zeros(self.observation.width)
-        for name in names:
-            columns_X[self.observation.columns[name]] = 1.0
-        own_D = self._states.features_of(columns_X)
-        rows = encoder.example_rows("observation")[:_COMPARED]
-        if not rows or not bool(own_D.any()):
-            return False
-        features = encoder.encode(
-            [row | dict.fromkeys(names) for row in rows],
-            encoder.example_rows("action")[:_COMPARED],
-        )
-        unknown_ND = torch.zeros_like(features.dense, dtype=torch.bool)
-        unknown_ND[:, : len(own_D)] = own_D
-        learned = self._model.predict(replace(features, unknown=None))
-        average = self._model.predict(replace(features, unknown=unknown_ND))
-        return all(_distance(each, average[name]) < _SAME for name, each in learned.items())
 
     def draw_places(self, draws: int, generator: torch.Generator) -> Tensor:
         """Draw where `act` looks among the examples for *draws* rows of each member.
@@ -530,16 +479,6 @@ class Dynamics:
                 following_MNX[..., columns] = action_NA[..., self.action.columns[source]]
             else:
                 following_MNX[..., columns] = state_MNX[..., self.observation.columns[source]]
-
-
-def _distance(first: TargetDistribution, second: TargetDistribution) -> float:
-    """Mean over rows of the distance in variation, or of the means in standard deviations."""
-    if isinstance(first, DiscreteDistribution) and isinstance(second, DiscreteDistribution):
-        return float((first.probabilities - second.probabilities).abs().sum(1).mean()) / 2
-    if isinstance(first, BoxDistribution) and isinstance(second, BoxDistribution):
-        shares_NC = (first.mean - second.mean).abs() / second.variance.sqrt().clamp(min=1e-12)
-        return float(shares_NC.mean(0).max())
-    raise TypeError(f"distributions must be alike, got {type(first)} and {type(second)}")
 
 
 def _end_label(model: FittedModel) -> tuple[str, int] | None:

@@ -284,17 +284,10 @@ class ColumnEncoding:
         return unknown_X
 
     def features_of(self, columns_X: Tensor) -> Tensor:
-        """Which features encode *columns_X*, ``[..., X]`` bool: ``[..., D]`` bool."""
+        """Which features encode the labels in *columns_X*, ``[..., X]`` bool: ``[..., D]`` bool."""
         if self.inputs is None:
             return columns_X
-        width = self.mean.numel()
-        own_XD, start = self.inputs[:width] != 0, 2 * width
-        if len(self.inputs) > width:
-            own_XD = own_XD | (self.inputs[width:start] != 0)
-        for columns, bins in self.bins:
-            own_XD[columns] |= (self.inputs[start : start + bins.width] != 0).any(0)
-            start += bins.width
-        return columns_X.float() @ own_XD.float() > 0
+        return columns_X.float() @ (self.inputs[: self.mean.numel()] != 0).float() > 0
 
     def _squeezed(self, raw_X: Tensor) -> Tensor:
         if self.symlog is None:

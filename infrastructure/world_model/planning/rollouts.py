@@ -78,10 +78,9 @@ class Rollout:
             `Box` of shape ``(n,)``, ``[P, B, H + 1]`` of a scalar one, and positions of labels,
             int64, of a `Discrete`. A value that is missing or unseen at the start is, in each
             particle, that of a training row whose observation resembles it: actions tell nothing
-            of it, as a policy or a plan chooses them without knowing it. Where a gap tells more,
-            because training had such gaps and the model predicts them unlike an average value, it
-            is NaN, or the number of labels, until the model predicts it; one more than that number
-            where training had undeclared labels.
+            of it, as a policy or a plan chooses them without knowing it. Where the model has
+            learned what a gap means, it is NaN, or the number of labels, until the model predicts
+            it; one more than that number where it has learned what undeclared labels mean.
         mean: Mean of each `Box` over the particles, ``[B, H + 1, n]`` or ``[B, H + 1]`` float64.
         sd: Standard deviation over the particles, of the same shape and units. Means of members
             show only their disagreement; drawn particles also the noise that the model predicts.

@@ -21,18 +21,13 @@ SHIFT = {"l": -1.0, "m": 0.0, "r": 1.0}
 START = {"x": 0.0, "kind": "r", "base": 5.0}
 
 
-def _transitions(undeclared=0.0, gaps=0.0, of="lmr"):
-    """Kind and move decide the change of x; ``base`` is 5 in every observation.
-
-    Args:
-        of: Kinds that have gaps.
-    """
+def _transitions(undeclared=0.0, gaps=0.0):
+    """Kind and move decide the change of x; ``base`` is 5 in every observation."""
     generator, rows = random.Random(0), []
     for number in range(450):
         kind, go, x = generator.choice("llmr"), generator.choice("aab"), generator.gauss(0, 1)
         change, draw = generator.gauss(SHIFT[kind] + (go == "b"), 0.2), generator.random()
-        is_gap = draw > 1 - gaps and kind in of
-        seen = "other" if draw < undeclared else None if is_gap else kind
+        seen = "other" if draw < undeclared else None if draw > 1 - gaps else kind
         rows.append(
             Transition(
                 group=f"g{number // 6}",
@@ -115,29 +110,14 @@ def test_a_step_from_an_unseen_label_is_that_of_a_prediction(models, trained, st
 
 
 def test_what_training_explains_is_known(models):
-    """A gap that tells of the kind is another value than an undeclared label."""
-    telling = {**models, "telling": _fitted(_transitions(gaps=0.5, of="r"))}
-    for trained, kind, position in (("telling", None, 3), ("undeclared", "new", 4)):
-        rolled = telling[trained].rollout(START | {"kind": kind}, [{"go": "a"}] * 2, particles=20)
+    """A gap of the kind is another value than an undeclared label."""
+    for trained, kind, position in (("gaps", None, 3), ("undeclared", "new", 4)):
+        rolled = models[trained].rollout(START | {"kind": kind}, [{"go": "a"}] * 2, particles=20)
         assert rolled.observation["kind"][..., 0].unique().tolist() == [position]
         assert bool((rolled.observation["kind"][..., 1:] < 3).all())
         assert rolled.warnings == [[]]
-    [predicted] = telling["telling"].predict_batch([START | {"kind": None}], [{"go": "a"}])
-    rolled = telling["telling"].rollout(START | {"kind": None}, [{"go": "a"}], particles=300)
-    assert predicted.next_state["x"] == pytest.approx(1.0, abs=0.3)
-    assert float(rolled.mean["x"][0, 1]) == pytest.approx(predicted.next_state["x"], abs=0.1)
-
-
-@pytest.mark.parametrize("kind", [None, "new"])
-def test_each_particle_goes_on_from_a_kind_of_its_own(models, kind):
-    """Also where training had gaps, if they tell no more than an average value."""
-    model = models["gaps"]
-    rolled = model.rollout(START | {"kind": kind}, [{"go": "a"}] * 2, particles=100)
-    kinds, x = rolled.observation["kind"][:, 0], rolled.observation["x"][:, 0]
-    assert kinds[:, 0].unique().tolist() == [0, 1, 2]
-    for position, shift in enumerate(SHIFT.values()):
-        changes = (x[:, 1] - x[:, 0])[kinds[:, 0] == position]
-        assert float(changes.mean()) == pytest.approx(shift, abs=0.3)
+    rolled = models["gaps"].rollout(START | {"kind": "new"}, [{"go": "a"}], particles=50)
+    assert {0, 1, 2} <= set(rolled.observation["kind"][..., 0].unique().tolist())
 
 
 def test_only_the_field_of_the_label_is_lost(models):
