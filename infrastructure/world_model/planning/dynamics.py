@@ -153,6 +153,15 @@ class Dynamics:
         Numbers that are too large to be used count as missing.
 
         Raises:
+            ValueError: See `read`.
+        """
+        raw_NX = self.read(observations)
+        return raw_NX.masked_fill(raw_NX.abs() > MAX_MAGNITUDE, torch.nan)
+
+    def read(self, observations: Sequence[Values]) -> Tensor:
+        """Columns of recorded *observations* as they are given, ``[N, X]`` float64.
+
+        Raises:
             ValueError: A field is of another type or shape, or infinite; or all are missing.
         """
         for observation in observations:
@@ -166,8 +175,7 @@ class Dynamics:
                     f"every field of the observation is missing ({names}), given are "
                     f"{sorted(observation)}"
                 )
-        raw_NX = self.observation.read(observations, gaps=True)
-        return raw_NX.masked_fill(raw_NX.abs() > MAX_MAGNITUDE, torch.nan)
+        return self.observation.read(observations, gaps=True)
 
     def draw_starts(
         self,
@@ -274,13 +282,27 @@ class Dynamics:
         return self.action.read(self._model.encoder.example_rows("action"), gaps=True)
 
     def warnings(
-        self, observation: Values, actions: Sequence[Values], *, is_in_range: bool
+        self, observation: Values, actions: Sequence[Values], *, is_in_range: bool, steps: int
     ) -> list[str]:
         """Return what is odd about *observation* and *actions*; see `Prediction.warnings`.
 
         Args:
             is_in_range: Whether all columns are.
+            steps: Number of steps that are imagined.
         """
+        start_1X = self.start([observation])
+        lost_X = (self.lacks(start_1X[None])[0] & ~self._states.is_unknown(start_1X))[0]
+        gaps = [
+            f"observation.{name} is missing or undeclared, as in training: later steps draw it "
+            "independently of what happens to the other fields"
+            for name, columns in self.observation.columns.items()
+            if steps > 1 and bool(lost_X[columns].any())
+        ]
+        return gaps + self._oddities(observation, actions, is_in_range=is_in_range)
+
+    def _oddities(
+        self, observation: Values, actions: Sequence[Values], *, is_in_range: bool
+    ) -> list[str]:
         if is_in_range and not self._texts:
             return []
         steps: Sequence[Values] = actions or [{}]

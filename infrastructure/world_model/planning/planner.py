@@ -129,10 +129,13 @@ class Planner:
         starts = self._starts(observation)
         plan = (self._choose if self._candidates else self._optimise)(*starts, in_time)
         near_H = self._dynamics.is_in_range(
-            self._dynamics.start([observation]), self._dynamics.action.read(plan.actions)
+            self._dynamics.read([observation]), self._dynamics.action.read(plan.actions)
         )
         warnings = self._dynamics.warnings(
-            observation, plan.actions, is_in_range=bool(near_H.all())
+            observation,
+            plan.actions,
+            is_in_range=bool(near_H.all()),
+            steps=self._horizon,
         )
         return replace(plan, warnings=warnings)
 

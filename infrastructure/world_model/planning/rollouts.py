@@ -92,8 +92,9 @@ class Rollout:
             those of the first step as they were given. Nothing is shrunk to the base rate where
             they did not, as a prediction is.
         member: Number of each particle's member, ``[P]`` int64.
-        warnings: What is odd about each start and the recorded values of its actions; see
-            `Prediction.warnings`.
+        warnings: What is odd about each start and the recorded values of its actions, see
+            `Prediction.warnings`; and fields whose learned gap loses what it tells of the others
+            after the first step.
     """
 
     observation: Mapping[str, Tensor]
@@ -226,7 +227,8 @@ def roll_out(
         check_count("horizon", horizon, most=MAX_ROLLOUT_STEPS)
     check_reward(reward)
     start_BX = dynamics.start(observations)
-    given_MNX = state_MNX = start_BX.repeat(particles, 1).expand(members, -1, -1)
+    given_MNX = dynamics.read(observations).repeat(particles, 1).expand(members, -1, -1)
+    state_MNX = start_BX.repeat(particles, 1).expand(members, -1, -1)
     drawn_PBX = dynamics.draw_starts(observations, start_BX, members * particles, gaps)
     if drawn_PBX is not None:
         state_MNX = drawn_PBX.unflatten(0, (members, particles)).flatten(1, 2)
@@ -283,7 +285,7 @@ def roll_out(
         in_range=arrange(in_range),
         member=torch.arange(members).repeat_interleave(particles),
         warnings=[
-            dynamics.warnings(each, rows[start] if rows else (), is_in_range=near)
+            dynamics.warnings(each, rows[start] if rows else (), is_in_range=near, steps=steps)
             for start, (each, near) in enumerate(
                 zip(observations, near_HMB.flatten(0, 1).all(0).tolist(), strict=True)
             )

@@ -105,7 +105,8 @@ def test_a_step_from_an_unseen_label_is_that_of_a_prediction(models, trained, st
     kinds = rolled.observation["kind"][:, 0, 1].bincount(minlength=5) / len(rolled.member)
     for kind, share in zip(KINDS.values, kinds.tolist(), strict=False):
         assert share == pytest.approx(predicted.probabilities["kind"][kind], abs=0.06)
-    assert rolled.warnings == [list(predicted.warnings)]
+    said = [text for text in rolled.warnings[0] if "later steps" not in text]
+    assert said == list(predicted.warnings)
     assert bool(rolled.in_range[..., 0].all()) == (not predicted.warnings)
 
 
@@ -115,9 +116,30 @@ def test_what_training_explains_is_known(models):
         rolled = models[trained].rollout(START | {"kind": kind}, [{"go": "a"}] * 2, particles=20)
         assert rolled.observation["kind"][..., 0].unique().tolist() == [position]
         assert bool((rolled.observation["kind"][..., 1:] < 3).all())
-        assert rolled.warnings == [[]]
+        ((warning,),) = rolled.warnings
+        assert warning.startswith("observation.kind is ")
+        assert "draw it independently" in warning
+        one = models[trained].rollout(START | {"kind": kind}, [{"go": "a"}])
+        assert one.warnings == [[]]
     rolled = models["gaps"].rollout(START | {"kind": "new"}, [{"go": "a"}], particles=50)
     assert {0, 1, 2} <= set(rolled.observation["kind"][..., 0].unique().tolist())
+
+
+def test_a_number_too_large_is_far_outside_though_gaps_were_learned():
+    rows = [
+        replace(row, observation=row.observation | ({} if number % 5 else {"x": None}))
+        for number, row in enumerate(_transitions())
+    ]
+    spec = replace(SPEC, targets={**SPEC.targets, "x": Box()})
+    model = WorldModel(spec, members=1, hidden=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(rows, epochs=1, device="cpu", precision="fp32")
+    rolled = model.rollout(START | {"x": 1e30}, [{"go": "a"}])
+    assert not bool(rolled.in_range.any())
+    assert "far outside" in rolled.warnings[0][0]
+    plan = model.plan(START | {"x": 1e30}, 1)
+    assert "far outside" in plan.warnings[0]
 
 
 def test_only_the_field_of_the_label_is_lost(models):
