@@ -148,9 +148,9 @@ class Guarded:
                 agent=None,
                 overrides=(),
                 device=self.device,
-                guard=guard is not None and guard.demands_fp32(AGENT),
-                guard_roles={} if guard is None else guard.demanded_roles(AGENT),
-                guard_modules=() if guard is None else guard.raised_modules(AGENT),
+                guard=guard is not None and guard.in_force(AGENT).demands_fp32,
+                guard_roles={} if guard is None else guard.in_force(AGENT).roles,
+                guard_modules=() if guard is None else guard.in_force(AGENT).modules,
             )
         )
 

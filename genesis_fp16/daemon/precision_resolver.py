@@ -93,14 +93,15 @@ class PrecisionResolver:
             self.device,
             applicable_overrides(self.overrides, agent, began_at),
         )
+        guard = self._guard.in_force(agent)
         return resolve_precision(
             replace(
                 inputs,
-                guard=self._guard.demands_fp32(agent),
-                guard_roles=self._guard.demanded_roles(agent),
-                guard_modules=self._guard.raised_modules(agent),
-                guard_parts=self._guard.changed_parts(agent),
-                guard_decided_at=self._guard.decision(agent).returned_at,
+                guard=guard.demands_fp32,
+                guard_roles=guard.roles,
+                guard_modules=guard.modules,
+                guard_parts=guard.parts,
+                guard_decided_at=guard.returned_at,
                 fell_back_at=fell_back_at,
                 canary=canary,
                 baseline=baseline,

@@ -330,21 +330,20 @@ def descend(
 def refuse(
     last: Decision, rung: Sequence[str], *, why: str, now: float, run_id: str
 ) -> Decision | None:
-    """Keep FP32 in all although a search has found *rung*; None if FP32 is not demanded."""
-    if not last.demands_fp32:
-        return None
+    """Keep FP32 in all although a search has found *rung*; None if that stands there already."""
     reason = f"{', '.join(rung)} was found once more, but {why}"
+    if not last.demands_fp32 or last.reason == reason:
+        return None
     return replace(last, at=now, run_id=run_id, step=None, actor=GUARD, reason=reason, evidence="")
 
 
 def climb(last: Decision, names: str, *, why: str, now: float, run_id: str) -> Decision | None:
     """Demand FP32 in all, as the worker computes since it could not raise modules or parts.
 
-    None unless *names*, joined by ``", "``, are those raised. The cool-down stays as it was.
+    None unless *names*, joined by ``", "``, are among those raised. The cool-down stays as it was.
     """
-    if last.rung not in ("modules", "parts"):
-        return None
-    if plain(", ".join((*last.modules, *last.parts))) != names:
+    raised = {plain(name) for name in (*last.modules, *last.parts)}
+    if last.rung not in ("modules", "parts") or not raised.issuperset(names.split(", ")):
         return None
     return replace(
         last,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from genesis_fp16.guard.detectors import AgentObserver, detect_metric_drift, sca
 from genesis_fp16.guard.evidence import relevant_settings, unrecorded_decisions, write_evidence
 from genesis_fp16.settings import Settings
 from genesis_fp16.store import Store
-from infrastructure.events import Event, EventTail, PrecisionName, Role
+from infrastructure.events import Event, EventTail
 from infrastructure.events.event import NOT_RAISED, Notice, RungSearched, StepStats
 from infrastructure.events.precision_state import describe_roles
 
@@ -50,14 +50,20 @@ class _GuardedAgent:
 
     def follow(self, decision: Decision) -> None:
         """Put *decision* in force."""
+        if decision.actor != GUARD:
+            self.relapsed.clear()  # an operator permits another try
         is_relapse = decision.demands_fp32 and decision.level > self.decision.level
-        if is_relapse and (rung := _changes(self.decision)):
+        if is_relapse and (rung := _rung(self.decision)):
             self.relapsed.add(rung)
         self.decision = decision
 
 
-def _changes(decision: Decision) -> tuple[str, ...]:
-    """What the rung of *decision* changes: modules, or parts or roles with their precisions."""
+def _rung(decision: Decision) -> tuple[str, ...]:
+    """What *decision* changes: modules, or parts or roles with their precisions; or that the loss
+    scale moves by itself. Empty if it is no rung of the guard.
+    """
+    if decision.state is GuardState.PROBATION and decision.actor == GUARD:
+        return (_SCALE,)
     changed = decision.parts or decision.roles
     return (*decision.modules, *(f"{changes} {name}" for changes, name in changed.items()))
 
@@ -104,21 +110,9 @@ class Guard:
         """The decision in force for *agent*."""
         return self._agent(agent).decision
 
-    def demands_fp32(self, agent: str) -> bool:
-        """Whether the guard demands FP32 for *agent* now."""
-        return self.settings.guard_decision(self.decision(agent)).demands_fp32
-
-    def demanded_roles(self, agent: str) -> Mapping[Role, PrecisionName]:
-        """Roles of *agent* whose precision the guard changes now, while the others keep theirs."""
-        return self.settings.guard_decision(self.decision(agent)).roles
-
-    def raised_modules(self, agent: str) -> tuple[str, ...]:
-        """Modules of *agent* that the guard raises to FP32 while the others may be in half."""
-        return self.settings.guard_decision(self.decision(agent)).modules
-
-    def changed_parts(self, agent: str) -> Mapping[str, PrecisionName]:
-        """Parts of *agent*'s job that the guard gives another precision than the others have."""
-        return self.settings.guard_decision(self.decision(agent)).parts
+    def in_force(self, agent: str) -> Decision:
+        """The decision for *agent* as the settings allow it now."""
+        return self.settings.guard_decision(self.decision(agent))
 
     def on_event(self, agent: str, run_id: str, event: Event) -> None:
         """Observe an event; trip if it shows too much against half precision."""
@@ -190,7 +184,7 @@ class Guard:
         )
         if decided is None:
             return
-        rung = _changes(decided) or (_SCALE,)
+        rung = _rung(decided)
         if rung in guarded.relapsed:
             log.warning("guard_rung_refused", agent=agent, rung=", ".join(rung), reason=_RELAPSED)
             refused = rules.refuse(
@@ -199,8 +193,6 @@ class Guard:
             if refused is not None:
                 self._decide(guarded, refused, {"search": found.model_dump(mode="json")})
             return
-        if rung == (_SCALE,):
-            guarded.relapsed.add(rung)  # once: a scale that does not recover leads to FP32
         self._decide(guarded, decided, {"search": found.model_dump(mode="json")})
 
     def _climb(self, agent: str, run_id: str, notice: Notice) -> None:

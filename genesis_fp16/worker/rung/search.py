@@ -129,7 +129,8 @@ def search_parts(
     kept = parts_among(job.keep_fp32, job.parts)
     is_whole = {*parts, *kept} == {part.name for part in job.parts}
     halves = [half for half in others if half == request.other_half]
-    if halves and (is_whole or any(found.half_type for found in every)):
+    needs_whole = any(found.half_type for found in every)
+    if halves and (is_whole or needs_whole):
         [half] = halves
         in_other = replace(request, half=half, other_half=None, raises_modules=False)
         proofs = [searched(failed, in_other) for failed in request.failed]
@@ -143,7 +144,8 @@ def search_parts(
             "parts": {},
             "modules": (),
         }
-        return every[-1].model_copy(update=whole)
+        if held or needs_whole:
+            return every[-1].model_copy(update=whole)
     cures = [found for found in every if found.parts or found.modules]
     if len(cures) < 2:
         return cures[0] if cures else next((f for f in every if f.cause == "scale"), every[-1])

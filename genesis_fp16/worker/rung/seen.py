@@ -34,7 +34,7 @@ class Seen:
         half_is_default: Whether nobody has chosen it.
         other_failed: Whether the other half type was in force, in parts or in the reference, and
             did not suffice.
-        loss_scale: The last one in half precision.
+        loss_scale: That of the last steps in FP16; None if there were none.
         reference: Types of the reference in half precision; empty if it was not in force.
         suspects: Modules that overflowed or underflowed.
         histories: Losses by part; of all under the empty name.
@@ -43,12 +43,13 @@ class Seen:
     def __init__(self) -> None:
         self.half: HalfName | None = None
         self.half_is_default, self.other_failed = False, False
-        self.loss_scale, self.reference = 1.0, ""
+        self.loss_scale: float | None = None
+        self.reference = ""
         self.suspects: deque[str] = deque(maxlen=_MOST_SUSPECTS)
         self.histories: defaultdict[str, LossHistory] = defaultdict(LossHistory)
         self._has_other = False  # the reference has the other half type
         self._others: set[str] = set()  # parts that have it
-        self._scales: dict[str, float] = {}  # by part, the last ones in half precision
+        self._scales: dict[str, float] = {}  # by part, of the last steps in FP16
         self._failing: set[str] = set()  # parts, when any has failed last
         self._changed: set[str] = set()  # parts that have a precision of their own
         self._failed: set[str] = set()
@@ -98,8 +99,10 @@ class Seen:
         for part in stats.parts:
             self.histories[part.name] = self.histories[part.name].after(part.loss)
         if stats.precision != "fp32":
-            self.loss_scale = stats.loss_scale
-            self._scales |= {part.name: part.loss_scale for part in stats.parts}
+            if stats.precision == "fp16":
+                self.loss_scale = stats.loss_scale
+                in_fp16 = [part for part in stats.parts if part.name not in self._changed]
+                self._scales |= {part.name: part.loss_scale for part in in_fp16}
             failing = {part.name for part in stats.parts if part.overflow + part.nonfinite_loss}
             self._failing = failing or self._failing
 

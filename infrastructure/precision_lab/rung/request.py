@@ -17,7 +17,7 @@ class FailedPart:
     """
 
     name: str
-    loss_scale: float = 1.0
+    loss_scale: float | None = None
     history: LossHistory = field(default_factory=LossHistory)
 
 
@@ -30,7 +30,8 @@ class RungRequest:
         step: Step of the weights.
         suspects: Names of modules that telemetry has seen to overflow or underflow.
         history: Losses of the training, to tell one that has diverged.
-        loss_scale: Loss scale before the trip; higher ones than 65536 are tried, too.
+        loss_scale: Loss scale of the last steps in FP16, None if there were none; higher ones than
+            65536 are tried, too.
         other_half: Half type to try where no few modules suffice; None where somebody has chosen
             *half*, or the device lacks the other one.
         raises_modules: Whether modules may be raised, not only the half type changed. A policy's
@@ -48,7 +49,7 @@ class RungRequest:
     step: int
     suspects: tuple[str, ...] = ()
     history: LossHistory = field(default_factory=LossHistory)
-    loss_scale: float = 1.0
+    loss_scale: float | None = None
     other_half: HalfName | None = None
     raises_modules: bool = True
     generated: bool = False

@@ -214,7 +214,7 @@ def _found(
             experiment=experiment,
             half=half,
             floors={half: floor},
-            scales=[s for s in (2.0**24, 2.0**20) if s <= request.loss_scale] + _SCALES,
+            scales=[s for s in (2.0**24, 2.0**20) if s <= (request.loss_scale or 0.0)] + _SCALES,
             is_over=is_over,
             parts=parts,
             failed=request.part,
@@ -236,7 +236,8 @@ def _searched(
     everywhere, half = replays.deviation(()), request.half.upper()
     measured: dict[str, object] = {"half_deviation": everywhere.ratio}
     if everywhere.ratio <= TOLERANCE:
-        if half == "FP16" and (moved := _scale_to_blame(replays, request.loss_scale)):
+        scale = request.loss_scale if half == "FP16" else None
+        if scale is not None and (moved := _scale_to_blame(replays, scale)):
             return outcome("scale", moved).model_copy(update=measured)
         return outcome(
             "unexplained",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from genesis_fp16.daemon.precision_resolver import PrecisionResolver
-from genesis_fp16.domain.guard import Detection, Trigger
+from genesis_fp16.domain.guard import Decision, Detection, GuardState, Trigger
 from genesis_fp16.domain.precision import Override
 from genesis_fp16.domain.run import Run, RunState
 from genesis_fp16.guard import Guard
@@ -147,6 +147,17 @@ def test_a_run_that_fell_back_stays_in_fp32(store: Store, home_settings: Setting
     assert (decided.effective, decided.reason) == ("fp32", "floor_policy")
     assert resolved(resolver, "a", number=2) == ("bf16", "default"), "a new run starts fresh"
     assert resolver.for_agent("a").reason == "default"
+
+
+def test_without_the_guard_its_rung_ends_no_fallback(store: Store, home_settings: Settings) -> None:
+    decided = Decision(agent="a", state=GuardState.TRIPPED, at=200.0, modules=("head",))
+    store.guard.add(decided)
+    fell_back = replace(run_of("a"), fell_back_at=100.0)
+    reasons = {True: "default", False: "floor_policy"}
+    for enabled, reason in reasons.items():
+        settings = home_settings.model_copy(update={"guard_enabled": enabled})
+        resolver = PrecisionResolver(store, GPU, settings, Guard(store, settings))
+        assert resolver(fell_back).reason == reason
 
 
 def test_a_job_elsewhere_has_the_device_it_asks_for(store: Store) -> None:

@@ -86,10 +86,10 @@ def storm(world: World, stats: Callable[..., StepStats]) -> Callable[[Run], None
 @on_each_database
 def test_a_trip_is_in_force_at_once_and_then_recorded(world, storm) -> None:
     run = world.begin()
-    assert not world.guard.demands_fp32("a")
+    assert not world.guard.in_force("a").demands_fp32
     storm(run)
-    assert world.guard.demands_fp32("a")
-    assert not world.guard.demands_fp32("b")
+    assert world.guard.in_force("a").demands_fp32
+    assert not world.guard.in_force("b").demands_fp32
     assert world.store.guard.history("a") == [], "no store is needed for it"
     storm(run)
     world.guard.refresh()
@@ -110,7 +110,7 @@ def test_a_decision_survives_a_restart(world, storm) -> None:
     storm(world.begin())
     world.guard.refresh()
     world.restart()
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     assert world.guard.decision("a").trigger == "overflow_storm"
     world.guard.refresh()
     assert len(world.told) == 1, "old news"
@@ -200,7 +200,7 @@ def test_an_operators_decision_applies_while_the_daemon_runs(world, storm) -> No
     world.store.guard.add(cleared)
     world.guard.refresh()
     assert world.state == "probation"
-    assert not world.guard.demands_fp32("a")
+    assert not world.guard.in_force("a").demands_fp32
     assert [decision.actor for decision in world.told] == ["guard", "ann"]
     world.guard.refresh()
     assert len(world.told) == 2
@@ -217,7 +217,7 @@ def test_trip_probation_and_return_without_an_operator(world, storm, stats) -> N
     world.now += 3600.0
     run = world.begin()
     assert world.state == "probation"
-    assert not world.guard.demands_fp32("a")
+    assert not world.guard.in_force("a").demands_fp32
     world.guard.on_event("a", run.id, stats(overflow=15))
     assert world.guard.decision("a").trigger == "overflow_sustained", "less is enough on probation"
     assert (world.state, world.guard.decision("a").level) == ("tripped", 2)
@@ -299,9 +299,9 @@ def test_a_guard_that_is_switched_off_demands_nothing(world, storm) -> None:
     run = world.begin()
     storm(run)
     world.configure(guard_enabled=False)
-    assert not world.guard.demands_fp32("a")
+    assert not world.guard.in_force("a").demands_fp32
     world.configure(guard_enabled=True)
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
 
 
 @on_each_database
@@ -361,11 +361,11 @@ def test_after_a_search_fp32_remains_in_the_modules_found(world, storm) -> None:
     assert world.state == "watching", "nothing has tripped"
     storm(run)
     world.guard.on_event("a", run.id, found())
-    assert world.guard.demands_fp32("a"), "no module is to blame"
+    assert world.guard.in_force("a").demands_fp32, "no module is to blame"
     world.now += 1
     world.guard.on_event("a", run.id, found("head"))
-    assert not world.guard.demands_fp32("a")
-    assert world.guard.raised_modules("a") == ("head",)
+    assert not world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("a").modules == ("head",)
     world.guard.refresh()
     world.restart()
     decision = world.guard.decision("a")
@@ -374,7 +374,7 @@ def test_after_a_search_fp32_remains_in_the_modules_found(world, storm) -> None:
     bundle = json.loads((world.settings.home / decision.evidence).read_text())
     assert bundle["search"]["reason"] == "a replay has shown it"
     world.configure(guard_enabled=False)
-    assert world.guard.raised_modules("a") == ()
+    assert world.guard.in_force("a").modules == ()
 
 
 def test_modules_that_did_not_suffice_are_not_raised_again(world, storm) -> None:
@@ -384,14 +384,14 @@ def test_modules_that_did_not_suffice_are_not_raised_again(world, storm) -> None
     world.guard.on_event("a", run.id, found("head"))
     world.now += 1
     storm(run)
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     assert world.guard.decision("a").level == 2
     world.guard.refresh()
     world.restart()
     world.guard.on_event("a", run.id, found("head"))
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     world.guard.on_event("a", run.id, found("head", "trunk"))
-    assert world.guard.raised_modules("a") == ("head", "trunk")
+    assert world.guard.in_force("a").modules == ("head", "trunk")
 
 
 @on_each_database
@@ -400,33 +400,36 @@ def test_a_part_has_its_own_precision_where_a_search_has_shown_it(world, storm) 
     storm(run)
     world.now += 1
     world.guard.on_event("a", run.id, searched("parts", parts={"critic": "bf16"}))
-    assert not world.guard.demands_fp32("a")
-    assert world.guard.changed_parts("a") == {"critic": "bf16"}
+    assert not world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("a").parts == {"critic": "bf16"}
     world.guard.refresh()
     world.restart()
     decision = world.guard.decision("a")
     assert (decision.rung, decision.parts, decision.level) == ("parts", {"critic": "bf16"}, 1)
     assert decision.descended
     world.configure(guard_ladder=False)
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     world.configure(guard_ladder=True)
     world.now += 1
     storm(run)
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     tripped_at = world.guard.decision("a").at
     world.now += 1
     world.guard.on_event("a", run.id, searched("parts", parts={"critic": "bf16"}))
-    assert world.guard.demands_fp32("a"), "it did not suffice"
+    assert world.guard.in_force("a").demands_fp32, "it did not suffice"
     refused = world.guard.decision("a")
     assert refused.reason.startswith("critic bf16 was found once more, but this did not suffice")
     assert (refused.tripped, refused.level) == (False, 2)
     assert refused.at > tripped_at
+    world.now += 1
+    world.guard.on_event("a", run.id, searched("parts", parts={"critic": "bf16"}))
+    assert world.guard.decision("a") == refused, "it is told once"
     world.guard.on_event("a", run.id, searched("parts", parts={"critic": "fp32"}))
-    assert world.guard.changed_parts("a") == {"critic": "fp32"}
+    assert world.guard.in_force("a").parts == {"critic": "fp32"}
     notice = Notice.warning("modules_not_raised", "no such part", modules="critic")
     world.guard.on_event("a", run.id, notice)
-    assert world.guard.demands_fp32("a")
-    assert world.guard.changed_parts("a") == {}
+    assert world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("a").parts == {}
 
 
 def test_modules_that_have_vanished_lead_to_fp32_until_a_search_finds_others(world, storm) -> None:
@@ -437,18 +440,18 @@ def test_modules_that_have_vanished_lead_to_fp32_until_a_search_finds_others(wor
     why = "the guard raised 'head', but the model has no such module"
     notice = Notice.warning("modules_not_raised", why, modules="other")
     world.guard.on_event("a", run.id, notice)
-    assert world.guard.raised_modules("a") == ("head", "trunk"), "those of an older decision"
+    assert world.guard.in_force("a").modules == ("head", "trunk"), "those of an older decision"
     world.now += 1
     notice = Notice.warning("modules_not_raised", why, modules="head, trunk")
     world.guard.on_event("a", run.id, notice)
     decision = world.guard.decision("a")
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     assert (decision.reason, decision.level, decision.trigger) == (why, 1, "overflow_storm")
     world.guard.refresh()
     world.restart()
     assert world.guard.decision("a").reason == why
     world.guard.on_event("a", run.id, found("head", "trunk"))
-    assert world.guard.raised_modules("a") == ("head", "trunk"), "it was no relapse"
+    assert world.guard.in_force("a").modules == ("head", "trunk"), "it was no relapse"
 
 
 @pytest.mark.parametrize(
@@ -460,7 +463,7 @@ def test_where_the_ladder_is_forbidden_fp32_stays(world, storm, forbidden) -> No
     storm(run)
     with capture_logs() as logs:
         world.guard.on_event("a", run.id, found("head"))
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     assert "GENESIS_GUARD_LADDER is false" in logs[0]["reason"]
 
 
@@ -469,18 +472,18 @@ def test_a_ladder_that_is_forbidden_later_leads_to_fp32_until_it_is_allowed(worl
     storm(run)
     world.guard.on_event("a", run.id, found("head"))
     world.configure(guard_ladder=False)
-    assert world.guard.demands_fp32("a")
-    assert world.guard.raised_modules("a") == ()
+    assert world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("a").modules == ()
     world.configure(guard_ladder=True)
-    assert not world.guard.demands_fp32("a")
-    assert world.guard.raised_modules("a") == ("head",)
+    assert not world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("a").modules == ("head",)
 
 
 def test_a_search_out_of_its_time_leaves_fp32(world, storm) -> None:
     run = world.begin()
     storm(run)
     world.guard.on_event("a", run.id, searched("unfinished"))
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
 
 
 def test_an_operator_ends_the_rung(world, storm) -> None:
@@ -492,6 +495,13 @@ def test_an_operator_ends_the_rung(world, storm) -> None:
     assert cleared is not None
     assert (cleared.state, cleared.modules) == ("probation", ())
     assert cleared.returned_at == world.now, "a worker's own fallback ends"
+    storm(run)
+    world.now += 1
+    world.store.guard.add(replace(cleared, at=world.now))
+    world.guard.refresh()
+    storm(run)
+    world.guard.on_event("a", run.id, found("head"))
+    assert world.guard.in_force("a").modules == ("head",), "an operator permits another try"
 
 
 def searched(cause: str, **changes: object) -> RungSearched:
@@ -505,15 +515,15 @@ def test_the_other_half_type_replaces_fp32_where_a_search_has_shown_it(world, st
     storm(run)
     world.now += 1
     world.guard.on_event("a", run.id, searched("half_type", half_type="bf16"))
-    assert not world.guard.demands_fp32("a")
-    assert world.guard.demanded_roles("a") == {"world_model": "bf16"}
+    assert not world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("a").roles == {"world_model": "bf16"}
     world.guard.refresh()
     world.restart()
     assert world.guard.decision("a").rung == "roles"
     storm(run)
-    assert world.guard.demands_fp32("a"), "it did not suffice"
+    assert world.guard.in_force("a").demands_fp32, "it did not suffice"
     world.guard.on_event("a", run.id, searched("half_type", half_type="bf16"))
-    assert world.guard.demands_fp32("a"), "nor is it tried again"
+    assert world.guard.in_force("a").demands_fp32, "nor is it tried again"
 
 
 def test_all_copies_of_a_policy_get_the_other_half_type(world, storm) -> None:
@@ -521,7 +531,7 @@ def test_all_copies_of_a_policy_get_the_other_half_type(world, storm) -> None:
     storm(run)
     roles = dict.fromkeys(("policy", "rollout"), "bf16")
     world.guard.on_event("a", run.id, searched("half_type", half_type="bf16", roles=roles))
-    demanded = world.guard.demanded_roles("a")
+    demanded = world.guard.in_force("a").roles
     assert demanded == {"world_model": "bf16", **roles}
     assert world.guard.decision("a").descended
 
@@ -532,29 +542,31 @@ def test_a_reference_to_blame_is_raised_alone(world, storm) -> None:
     storm(run)
     world.now += 1
     world.guard.on_event("a", run.id, searched("roles", roles={"reference": "fp32"}))
-    assert not world.guard.demands_fp32("a")
-    assert world.guard.demanded_roles("a") == {"reference": "fp32"}
+    assert not world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("a").roles == {"reference": "fp32"}
     world.guard.refresh()
     world.restart()
     decision = world.guard.decision("a")
     assert (decision.rung, decision.descended) == ("roles", True)
     world.configure(guard_ladder=False)
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     world.configure(guard_ladder=True)
     storm(run)
     world.guard.on_event("a", run.id, searched("roles", roles={"reference": "fp32"}))
-    assert world.guard.demands_fp32("a"), "it did not suffice"
+    assert world.guard.in_force("a").demands_fp32, "it did not suffice"
 
 
 def test_a_scale_that_cures_itself_brings_half_precision_back_once(world, storm) -> None:
     run = world.begin()
     storm(run)
     world.guard.on_event("a", run.id, searched("scale"))
-    assert (world.state, world.guard.demands_fp32("a")) == ("probation", False)
+    assert (world.state, world.guard.in_force("a").demands_fp32) == ("probation", False)
     assert world.guard.decision("a").reason == "a replay has shown it"
     storm(run)
+    world.guard.refresh()
+    world.restart()
     world.guard.on_event("a", run.id, searched("scale"))
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
 
 
 def test_one_rung_further_down_after_a_quiet_time(world, storm, stats) -> None:
@@ -563,20 +575,20 @@ def test_one_rung_further_down_after_a_quiet_time(world, storm, stats) -> None:
     storm(run)
     world.guard.on_event("a", run.id, found("head"))
     world.guard.on_event("a", run.id, stats(steps=500))
-    assert world.guard.raised_modules("a") == ("head",), "the cool-down is not over"
+    assert world.guard.in_force("a").modules == ("head",), "the cool-down is not over"
     world.now += world.settings.guard_cooldown_seconds
     world.guard.on_event("a", run.id, stats(steps=1))
-    assert (world.state, world.guard.raised_modules("a")) == ("probation", ())
+    assert (world.state, world.guard.in_force("a").modules) == ("probation", ())
     assert world.guard.decision("a").returned_at == world.now, "a worker's own fallback ends"
     storm(run)
     assert world.guard.decision("a").returned_at == 0.0
     decision = world.guard.decision("a")
     assert (decision.rung, decision.level) == ("fp32", 2), "it climbs again"
     world.guard.on_event("a", run.id, found("head"))
-    assert world.guard.raised_modules("a") == ("head",), "which had sufficed"
+    assert world.guard.in_force("a").modules == ("head",), "which had sufficed"
     world.now += world.settings.guard_cooldown_seconds
     world.guard.on_event("a", run.id, stats(steps=500))
-    assert world.guard.raised_modules("a") == ("head",), "the cool-down has doubled"
+    assert world.guard.in_force("a").modules == ("head",), "the cool-down has doubled"
 
 
 def test_without_auto_a_rung_is_kept(world, storm, stats) -> None:
@@ -585,7 +597,7 @@ def test_without_auto_a_rung_is_kept(world, storm, stats) -> None:
     world.guard.on_event("a", run.id, found("head"))
     world.now += 10 * world.settings.guard_cooldown_seconds
     world.guard.on_event("a", run.id, stats(steps=500))
-    assert world.guard.raised_modules("a") == ("head",)
+    assert world.guard.in_force("a").modules == ("head",)
 
 
 def test_what_the_loss_scale_cures_is_left_alone_and_told(world, stats, compared) -> None:
@@ -614,9 +626,9 @@ def test_what_the_loss_scale_cures_is_left_alone_and_told(world, stats, compared
 def test_a_mismatch_changes_the_guilty_role_and_nothing_else(world, disagree) -> None:
     run = world.begin()
     disagree(run, "fp16", "bf16")
-    assert world.guard.demanded_roles("a") == {"rollout": "fp32"}
-    assert not world.guard.demands_fp32("a")
-    assert world.guard.demanded_roles("b") == {}
+    assert world.guard.in_force("a").roles == {"rollout": "fp32"}
+    assert not world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("b").roles == {}
     world.guard.refresh()
     [decision] = world.store.guard.history("a")
     assert (decision.trigger, decision.roles) == ("mismatch", {"rollout": "fp32"})
@@ -626,9 +638,9 @@ def test_a_mismatch_changes_the_guilty_role_and_nothing_else(world, disagree) ->
     assert len(bundle["mismatches"]) == 3
     assert bundle["settings"]["guard_mismatch_kl"] == 0.001
     world.restart()
-    assert world.guard.demanded_roles("a") == {"rollout": "fp32"}
+    assert world.guard.in_force("a").roles == {"rollout": "fp32"}
     world.configure(guard_enabled=False)
-    assert world.guard.demanded_roles("a") == {}
+    assert world.guard.in_force("a").roles == {}
 
 
 def test_the_other_half_type_if_the_worker_says_that_nobody_chose_one(world, disagree) -> None:
@@ -636,7 +648,7 @@ def test_the_other_half_type_if_the_worker_says_that_nobody_chose_one(world, dis
     bf16 = PrecisionState(requested="bf16", effective="bf16", reason="default")
     world.guard.on_event("a", run.id, PrecisionChanged(step=0, state=bf16, loss_scale=1.0))
     disagree(run, "bf16", "bf16")
-    assert world.guard.demanded_roles("a") == {"policy": "fp16", "rollout": "fp16"}
+    assert world.guard.in_force("a").roles == {"policy": "fp16", "rollout": "fp16"}
 
 
 def test_a_chosen_half_type_is_not_replaced_by_the_other(world, disagree) -> None:
@@ -644,17 +656,17 @@ def test_a_chosen_half_type_is_not_replaced_by_the_other(world, disagree) -> Non
     bf16 = PrecisionState(requested="bf16", effective="bf16", reason="agent")
     world.guard.on_event("a", run.id, PrecisionChanged(step=0, state=bf16, loss_scale=1.0))
     disagree(run, "bf16", "bf16")
-    assert world.guard.demands_fp32("a")
-    assert world.guard.demanded_roles("a") == {}
+    assert world.guard.in_force("a").demands_fp32
+    assert world.guard.in_force("a").roles == {}
 
 
 def test_what_else_is_detected_while_a_role_is_changed_demands_fp32(world, disagree, storm) -> None:
     run = world.begin()
     disagree(run, "fp16", "bf16")
     disagree(run, "fp16", "bf16")
-    assert not world.guard.demands_fp32("a"), "the worker has not changed yet"
+    assert not world.guard.in_force("a").demands_fp32, "the worker has not changed yet"
     storm(run)
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     assert world.guard.decision("a").level == 2
     assert [decision.trigger for decision in world.told] == ["mismatch", "overflow_storm"]
 
@@ -663,7 +675,7 @@ def test_a_changed_role_that_does_not_end_the_mismatch_leads_to_fp32(world, disa
     run = world.begin()
     disagree(run, "fp16", "bf16")
     disagree(run, "bf16", "fp32")
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     assert world.guard.decision("a").trigger == "mismatch"
 
 
@@ -675,9 +687,9 @@ def test_a_changed_role_comes_back_by_the_same_ladder(world, disagree, mismatche
     world.succeed(world.store.runs("a")[0])
     world.now += world.settings.guard_cooldown_seconds
     trial = world.begin()
-    assert (world.state, world.guard.demanded_roles("a")) == ("probation", {})
+    assert (world.state, world.guard.in_force("a").roles) == ("probation", {})
     world.guard.on_event("a", trial.id, mismatched("fp16", "bf16"))
-    assert (world.state, world.guard.demanded_roles("a")) == ("tripped", {"rollout": "fp32"})
+    assert (world.state, world.guard.in_force("a").roles) == ("tripped", {"rollout": "fp32"})
     assert world.guard.decision("a").level == 2, "a relapse doubles the cool-down"
     world.succeed(trial)
     world.now += 2 * world.settings.guard_cooldown_seconds
@@ -695,7 +707,7 @@ def test_a_full_disk_costs_the_evidence_only(world, storm) -> None:
     world.guard.refresh()
     [decision] = world.store.guard.history("a")
     assert decision.evidence == ""
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
 
 
 def test_a_store_that_fails_is_tried_again(world, storm, home_settings: Settings) -> None:
@@ -708,7 +720,7 @@ def test_a_store_that_fails_is_tried_again(world, storm, home_settings: Settings
         database.execute("BEGIN IMMEDIATE")
         with pytest.raises(OperationalError, match="locked"):
             world.guard.refresh()
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     world.guard.refresh()
     assert len(quick.guard.history("a")) == 1
     quick.close()
@@ -729,7 +741,7 @@ def test_a_decision_outlives_a_daemon_that_ends_while_the_store_is_locked(
     world.store = free
     assert free.guard.history("a") == []
     world.restart()
-    assert world.guard.demands_fp32("a")
+    assert world.guard.in_force("a").demands_fp32
     world.guard.refresh()
     [decision] = free.guard.history("a")
     bundle = json.loads((world.settings.home / decision.evidence).read_text())

@@ -86,6 +86,16 @@ def test_without_a_failure_all_parts_are_searched() -> None:
     assert [part.name for part in seen(changed(ROLLED_BACK)).failed_parts(NAMES)] == NAMES
 
 
+def test_a_loss_scale_is_known_of_steps_in_fp16_alone() -> None:
+    assert seen(changed(ROLLED_BACK), steps(precision="fp32")).loss_scale is None
+    bf16 = PrecisionState(**{**_fields(HALF), "effective": "bf16"})
+    known = seen(changed(bf16), steps(precision="bf16"))
+    assert [part.loss_scale for part in known.failed_parts(NAMES)] == [None] * 3
+    raised = PrecisionState(**{**_fields(HALF), "parts": {"critic": "bf16"}})
+    known = seen(changed(raised), steps("critic", "actor"))
+    assert [part.loss_scale for part in known.failed_parts(NAMES)] == [64.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("second", "failed", "other_failed"),
     [("critic", ["critic"], True), ("actor", ["critic", "actor"], False)],

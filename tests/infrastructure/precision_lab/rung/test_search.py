@@ -233,6 +233,8 @@ def test_a_wrong_loss_scale_is_told_from_a_module(scale: float, wrong: str) -> N
     assert (found.cause, found.modules, found.half_type) == ("scale", (), None)
     assert f"the loss scale {scale:g} is {wrong}" in found.reason
     assert found.proposal == found.reason
+    unknown = search_rung(healthy, request(loss_scale=None))
+    assert unknown.cause == "unexplained", "no training has had one"
 
 
 def test_operations_are_counted_in_the_whole_job() -> None:
