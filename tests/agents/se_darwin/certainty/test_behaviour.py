@@ -65,7 +65,7 @@ def test_inputs_on_which_a_program_was_not_run_have_no_result(
 def test_a_program_does_not_run_longer_than_the_deadline(sandbox: Sandbox) -> None:
     deadline = time.monotonic() + 0.3
     replay = replace(make_replay(sandbox, [([], 2)], seconds=600.0), deadline=deadline)
-    assert replay.run([CODE], stop=lambda: time.monotonic() >= deadline) == [()]
+    assert not any(replay.run([CODE], stop=lambda: time.monotonic() >= deadline))
     assert time.monotonic() < deadline + 20.0  # its own limit is 30 s of CPU time
 
 
