@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from keyword import iskeyword
 
 _KNOWN = re.compile(
     r"""
@@ -25,7 +26,9 @@ _KNOWN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _WORDS = r"passw(?:or)?ds?|pwd|passphrase|secret|(?:api|access|account)[-_]?key|credential"
-_SHORT = r"(?<![a-z])(?:pass|pw|otp|salt|credit_?card)(?![a-z])"  # parts of names
+_SHORT = (  # parts of names
+    r"(?<![a-z])(?:(?:pw|otp|credit_?card)(?![a-z])|(?<!boarding_)pass(?![a-z_]))"
+)
 _NAME = (
     rf"(?<![\w-])(?=[\w-]*?(?:{_WORDS}|token|private_?key|authorization|{_SHORT}))[\w-]++"
     r"|\b(?:pin|pw|pass_|auth)\b|(?-i:\bKEY\b)"
@@ -58,9 +61,14 @@ _COMPARED = re.compile(
 )
 _MAPPING = re.compile(rf"(?:{_NAME})\s*=\s*\{{(?P<pairs>[^{{}}]*)", re.IGNORECASE)
 _VALUE = re.compile(rf":\s*(?P<strings>{_ANY_STRING})", re.VERBOSE | re.DOTALL | re.IGNORECASE)
+_ENDING = (  # of a name whose number is a secret
+    rf"(?<!\w)(?:\w*(?:{_WORDS}|token|otp|cvv)|(?:(?:card|user|sim)_)?pin|\w*credit_?card)"
+    r"(?:_(?:code|hex|number|value))?(?!\w)"
+)
+_DIGITS = r"(?:0x[\da-f_]{4,}|\d[\d_]{3,})\b"
 _NUMBER = re.compile(
-    rf"(?<!\w)\w*(?:(?:{_WORDS})\w*|token|pin|pin_code|otp|cvv|card)[\"']?\]?\s*(?::\s*\w+\s*)?"
-    r"(?:[=!]=|[=:])\s*-?(?P<number>\d[\d_]{3,}|0x[\da-f_]{4,})\b",
+    rf"{_ENDING}[\"']?\]?\s*(?::\s*\w+\s*)?(?:[=!]=|[=:])\s*-?(?P<right>{_DIGITS})"
+    rf"|(?<![\w.])(?P<left>{_DIGITS})\s*[=!]=\s*(?:\w++\.)*{_ENDING}",
     re.IGNORECASE,
 )
 _IN_STRING = re.compile(
@@ -75,7 +83,11 @@ _NAMED_IN_PROSE = re.compile(
 _LEAST = 4  # characters of a secret
 _LEAST_ELSEWHERE = 6  # of one that is masked wherever it occurs
 _LONG = re.compile(r"(?<=[\"'])[A-Za-z0-9+/_=-]{24,}(?=[\"'])")
-_MARK = re.compile(r"MASKED_\d+")
+_MARK = re.compile(r"MASKED_\d+_")
+_TEXT = re.compile(  # where a secret may stand again that looks like code
+    rf"{_ANY_STRING} | \#[^\n]* | ^Problem:[^\n]*",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
 _RANDOM_BITS = 3.7  # of entropy per character; words and identifiers have less
 
 
@@ -95,29 +107,39 @@ class Masking:
         text = _COMPARED.sub(
             lambda match: self._within(match, str(match.lastgroup), self._strings), text
         )
-        text = _NUMBER.sub(lambda match: self._within(match, "number", self._mark), text)
+        text = _NUMBER.sub(
+            lambda match: self._within(match, str(match.lastgroup), self._number), text
+        )
         text = _MAPPING.sub(lambda match: self._within(match, "pairs", self._values), text)
         text = _STRING.sub(lambda match: _IN_STRING.sub(self._parameter, match[0]), text)
         text = _PROSE.sub(lambda match: self._prose(match[0]), text)
         text = _LONG.sub(lambda match: self._long(match[0]), text)
-        for secret in sorted(self._marks, key=len, reverse=True):
-            if secret.isdigit():
-                text = re.sub(rf"\b{secret}\b", self._marks[secret], text)
-            elif len(secret) >= _LEAST_ELSEWHERE:
-                text = text.replace(secret, self._marks[secret])
-        return text
+        again = sorted(self._marks, key=len, reverse=True)
+        again = [secret for secret in again if len(secret) >= _LEAST_ELSEWHERE]
+        words = self._words(again)
+        text = _TEXT.sub(lambda match: self._again(match[0], words), text)
+        return self._words(filter(_is_no_code, again)).sub(self._known, text)
 
     def unmask(self, text: str) -> str:
         """Return *text* with the secrets in the place of their marks."""
         secrets = {mark: secret for secret, mark in self._marks.items()}
+        return _MARK.sub(lambda match: secrets.get(match[0], match[0]), text)
 
-        def secret_of(match: re.Match[str]) -> str:
-            text = match[0]  # it may end with digits that stood after the secret
-            ends = range(len(text), 0, -1)
-            known = next((end for end in ends if text[:end] in secrets), 0)
-            return secrets[text[:known]] + text[known:] if known else text
+    @staticmethod
+    def _words(secrets: Iterable[str]) -> re.Pattern[str]:
+        """Return a pattern of *secrets* as whole words, also behind the escape of a new line."""
+        any_of = "|".join(map(re.escape, secrets)) or "(?!)"
+        return re.compile(rf"(?:(?<!\w)|(?<=\\[nrt]))(?:{any_of})(?!\w)")
 
-        return _MARK.sub(secret_of, text)
+    def _again(self, text: str, words: re.Pattern[str]) -> str:
+        """Mask *words* in a string or comment; expressions of an f-string are code."""
+        is_built = "f" in text[:2].lower()
+        parts = re.split(r"(\{[^{}]*\})", text) if is_built else [text]
+        parts[::2] = [words.sub(self._known, part) for part in parts[::2]]
+        return "".join(parts)
+
+    def _known(self, match: re.Match[str]) -> str:
+        return self._marks[match[0]]
 
     @staticmethod
     def _within(match: re.Match[str], group: str, change: Callable[[str], str]) -> str:
@@ -141,7 +163,7 @@ class Masking:
         [group] = [name for name in "abcd" if match[name] is not None]
         content = match[group]
         is_built = "f" in match["prefix"].lower() and "{" in content
-        if is_built or len(content) < _LEAST or _MARK.fullmatch(content):
+        if is_built or len(content) < _LEAST or iskeyword(content):
             return match[0]
         return self._within(match, group, self._mark)
 
@@ -156,7 +178,19 @@ class Masking:
         is_hex = len(text) >= 32 and set(text.lower()) <= set("0123456789abcdef-")  # or a UUID
         return self._mark(text) if is_mixed and (bits >= _RANDOM_BITS or is_hex) else text
 
+    def _number(self, digits: str) -> str:
+        """Mask a number, unless it is a limit or a size, as its roundness tells."""
+        number = int(digits.replace("_", ""), 16 if digits[1] in "xX" else 10)
+        is_round = number % 1000 == 0 or number & (number - 1) == 0
+        return digits if is_round else self._mark(digits)
+
     def _mark(self, secret: str) -> str:
         if _MARK.fullmatch(secret):
             return secret
-        return self._marks.setdefault(secret, f"MASKED_{len(self._marks) + 1}")
+        secret = self.unmask(secret)
+        return self._marks.setdefault(secret, f"MASKED_{len(self._marks) + 1}_")
+
+
+def _is_no_code(secret: str) -> bool:
+    """Whether *secret* can be replaced outside strings, too: it is no name, number or phrase."""
+    return not (secret.isidentifier() or secret[0].isdigit() or " " in secret)

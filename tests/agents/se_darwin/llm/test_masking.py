@@ -15,7 +15,32 @@ def test_a_dozen_secrets_come_back_each_in_its_own_place() -> None:
     assert len(masking) == 12
     assert masking.unmask(sent) == program
     assert masking.unmask('x = "MASKED_0"') == 'x = "MASKED_0"'
-    assert masking.unmask('"MASKED_35"') == '"secret-2-of-25"'
+    assert masking.unmask('"MASKED_3_5"') == '"secret-2-of-25"'
+
+
+def test_a_secret_is_a_whole_word_and_never_part_of_code() -> None:
+    program = 'password_a = "hunter"\n'
+    program += "".join(f'password_{n} = "secret-x{n}z"\n' for n in range(12))
+    program += 'name = "hunter0"\nlog = "to hunter: secret-x8z"\nhunter = 1  # not for hunter\n'
+    masking = Masking()
+    sent = masking.mask(program)
+    assert masking.unmask(sent) == program
+    assert 'name = "hunter0"' in sent
+    assert "hunter = 1" in sent
+    assert sent.count("hunter") == 2
+    assert "secret" not in sent
+    assert "hunter" not in masking.mask(r"- got 'a\nhunter and hunter'")
+    assert "secret" not in masking.mask("Sent: secret-x8z.")
+    nested = 'token = "https://user:hunter2x@host/path"'
+    assert masking.unmask(masking.mask(nested)) == nested
+    for code in (
+        'token = "return"\ndef count():\n    return count',
+        "password = MASK\ndef count_letters(text):\n    letters = 0\n    return letters",
+        'pwd = MASK\nprint(f"{len(letters)} of {letters}")',
+        "secret = MASK\ndef letters2(x):\n    return x.letters or count_letters(x)",
+    ):
+        sent = Masking().mask(code.replace("MASK", '"letters"'))
+        assert sent == code.replace("MASK", '"MASKED_1_"')
 
 
 PROGRAM = '''
@@ -104,11 +129,13 @@ def test_numbers_behind_names_and_uuids_are_masked() -> None:
     assert sent.count("4815") == 1
     assert len(masking) == 5
     again = "if 48_157 != pin or pin == 48_157: pass\nx = 4815; y = 481511"
-    assert masking.mask(again).count("481") == 2
+    assert masking.mask(again).count("48") == 2
     assert masking.unmask(masking.mask(again)) == again
     assert "max_tokens = 4096" in sent
     for line in ("pin_code = 7788", "secret_number = -778899", "secret_hex = 0x7788BEEF"):
         assert "7788" not in Masking().mask(line)
+    masking.mask("secret = 778899")
+    assert masking.mask("limit = 778899") == "limit = 778899"
     assert masking.unmask(sent).startswith(f"{numbers}\n{uuid}")
 
 
@@ -116,6 +143,11 @@ def test_numbers_behind_names_and_uuids_are_masked() -> None:
     "line",
     [
         'if token == "while": pass',
+        "pin = 1024; token = 5000; max_token = 4096; api_key: int = 2_000",
+        "GPIO_PIN: int = 1013; token_count = 1234; credit_card_fee = 2501",
+        "password_min_length = 1023; PASSWORD_TTL = 86399; secret_hex_width = 0x10001",
+        'pass_rate = "high"; boarding_pass = "B-1234"',
+        'cook({"salt": "1 tsp"}, recipe("salt", "pepper"))',
         'try: x()\nexcept: pass\ny = "bypass: compass"',
         'read("password=:password", password=password)',
         'url = f"https://h/x?token={token}"',
