@@ -26,13 +26,15 @@ MODULES = frozenset(
     }
 )
 """Modules that a proposed function may import besides those that the program imports itself."""
+_EVADING_NAMES = frozenset({"exec", "eval", "compile", "globals"})
+"""Functions that reach modules without an import; methods may have the same names."""
 _EVADING = frozenset(
     {
-        *("__import__", "exec", "eval", "compile", "globals", "__builtins__", "__loader__"),
-        *("__globals__", "__subclasses__", "__mro__", "__code__", "_getframe", "f_back", "sys"),
+        *("__import__", "__builtins__", "__loader__", "__globals__", "__subclasses__", "__mro__"),
+        *("__code__", "_getframe", "f_back", "sys"),
     }
 )
-"""Names that reach modules without an import; also as attributes."""
+"""Names that do so as attributes, too."""
 
 
 class DroppedProposalError(ValueError):
@@ -182,10 +184,8 @@ def _new_modules(definition: FunctionNode, given: ast.Module) -> Iterator[str]:
     """Yield the modules that *definition* imports and the program *given* does not.
 
     Raises:
-        DroppedProposalError: It may not import one.
+        DroppedProposalError: It may not import one, or uses a name that reaches them otherwise.
     """
-    if (_names(definition) - _names(given)) & _EVADING:
-        raise DroppedProposalError("with an import that is not allowed")
     own = set(_imported(given))
     for name in _imported(definition):
         if name in own:
@@ -193,19 +193,20 @@ def _new_modules(definition: FunctionNode, given: ast.Module) -> Iterator[str]:
         if name not in MODULES:
             raise DroppedProposalError("with an import that is not allowed")
         yield name
+    if set(_evading_names(definition)) - set(_evading_names(given)):
+        raise DroppedProposalError("using a name that is not allowed")
 
 
-def _names(tree: ast.AST) -> set[str]:
-    """Names and attributes in *tree*, and what it imports from modules."""
-    names = set[str]()
+def _evading_names(tree: ast.AST) -> Iterator[str]:
+    """Yield what *tree* uses or imports of the names that reach modules."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            names.add(node.attr)
-        elif isinstance(node, ast.ImportFrom):
-            names.update(alias.name for alias in node.names)
-    return names
+        if isinstance(node, ast.Name) and node.id in _EVADING | _EVADING_NAMES:
+            yield node.id
+        elif isinstance(node, ast.Attribute) and node.attr in _EVADING:
+            yield node.attr
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            yield from names & (_EVADING | _EVADING_NAMES)
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

@@ -32,6 +32,9 @@ def solve(items: list[int], low=0):
 '''
 
 
+NAME = "using a name that is not allowed"
+
+
 def _read(code: str, function: str = "solve") -> str:
     space = EditSpace(MODULE, function)
     proposal = read_proposal(space, code)
@@ -84,9 +87,12 @@ def test_imports_and_new_functions_move_into_the_function() -> None:
         ("import subprocess\ndef solve(i):\n    return subprocess.run(i)", None),
         ("def solve(i):\n    import ctypes\n    return ctypes", None),
         ("def solve(i):\n    from . import secrets\n    return secrets", None),
-        ("def solve(i):\n    return __import__('os')", None),
-        ("import re\ndef solve(i):\n    return re.enum.sys", None),
-        ("from enum import sys as s\ndef solve(i):\n    return s", None),
+        ("def solve(i):\n    return __import__('os')", NAME),
+        ("def solve(i):\n    return eval(i)", NAME),
+        ("def solve(i, run=compile):\n    return run(i)", NAME),
+        ("import re\ndef solve(i):\n    return re.enum.sys", NAME),
+        ("from enum import sys as s\ndef solve(i):\n    return s", NAME),
+        ("import sys\ndef solve(i):\n    return sys", None),
         ("def solve(i):\n    return " + "(" * 500 + "1" + ")" * 500, "not Python"),
         ("def solve(i):\n    return " + "-" * 20_000 + "1", None),
         ("def solve(i):\n    return '\ud800'", "not Python"),
@@ -100,6 +106,14 @@ def test_what_cannot_be_run_is_dropped_for_a_reason(code: str, reason: str | Non
         _read(code)
     allowed = (reason,) if reason else ("with an import that is not allowed", "not Python")
     assert str(dropped.value) in allowed
+
+
+def test_names_of_methods_and_of_given_imports_are_allowed() -> None:
+    code = "import re\ndef solve(items, low=0):\n    return re.compile('1').sub('', items)"
+    assert "re.compile" in _read(code)
+    space = EditSpace("import sys\ndef solve(x):\n    return x", "solve")
+    code = "def solve(x):\n    return min(x, sys.maxsize)"
+    assert "sys.maxsize" in read_proposal(space, code).source
 
 
 def test_another_method_that_changes_drops_it() -> None:
