@@ -11,7 +11,6 @@ from types import MethodType
 from .canonical import UncomparableError
 from .wire import Call, UnsendableError, Wire
 
-UNSENDABLE_ARGUMENT = "an argument cannot be sent to the candidate"
 NO_ATTRIBUTES = "a candidate can only be called"
 MAX_ANSWER_BYTES = 1 << 22
 MAX_CALLS = 50
@@ -50,7 +49,7 @@ class UnsendableArgumentError(UncomparableError):
     """
 
     def __init__(self, error: UnsendableError) -> None:
-        TypeError.__init__(self, f"{UNSENDABLE_ARGUMENT}: {error}")
+        TypeError.__init__(self, f"an argument cannot be sent to the candidate: {error}")
 
 
 class UnsendableResultError(UncomparableError):

@@ -8,9 +8,8 @@ from math import inf
 from types import ModuleType
 
 from agents.se_darwin.edits import Edit, EditSpace
-from agents.se_darwin.fork_server.function_proxy import UNSENDABLE_ARGUMENT
 from agents.se_darwin.fork_server.wire import Call, ProgramNames, Wire
-from agents.se_darwin.sandbox import Execution, Limits, Output, PytestSuite, Sandbox, TestCase
+from agents.se_darwin.sandbox import Execution, Limits, PytestSuite, Sandbox, TestCase
 from agents.se_darwin.tasks.evaluation import Evaluation
 from agents.se_darwin.tasks.set_order import SEEDS_OF_ALL, uses_sets
 
@@ -93,8 +92,7 @@ class RepairTask:
 
         See `Sandbox.screen`; `Sandbox.until` does not cut off the second run, and those under other
         orders of sets. If arguments or results cannot be sent between processes, and nothing else
-        fails there, it is run with its tests in one fresh process instead. So is what a proposer
-        wrote only if the arguments cannot be sent: it could ask for that with its results.
+        fails there, it is run with its tests in one fresh process instead.
         """
         executions = sandbox.screen(
             [source for _, source in programs],
@@ -149,10 +147,9 @@ class RepairTask:
         [alone] = self.evaluate(sandbox, [program])
         if self.suite is None or self.suite.within:
             return replace(alone, shares_process=self.suite is not None)
-        outputs, is_written = alone.execution.outputs, self.is_written(program[0])
         unsendable = all(
-            passed or (output is not None and _may_share(output, is_written=is_written))
-            for passed, output in zip(alone.passed, outputs, strict=True)
+            passed or (output is not None and output.kind == "strange")
+            for passed, output in zip(alone.passed, alone.execution.outputs, strict=True)
         )
         if unsendable and not alone.fixed:
             [alone] = self.within.evaluate(sandbox, [program])
@@ -210,12 +207,6 @@ class RepairTask:
             limits=self.limits,
         )
         return Evaluation.of(frozenset(), source, execution, self.hidden_tests).score
-
-
-def _may_share(output: Output, *, is_written: bool) -> bool:
-    """Whether a check failed since a value cannot be sent; not one that a proposer's code made."""
-    is_argument = output.text.startswith(UNSENDABLE_ARGUMENT)
-    return output.kind == "strange" and (is_argument or not is_written)
 
 
 def _arguments(test: TestCase) -> str:
