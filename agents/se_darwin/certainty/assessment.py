@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from agents.se_darwin.certainty.behaviour import Behaviour, Replay, key
+from agents.se_darwin.certainty.behaviour import Behaviour, Replay, is_opaque, key
 from agents.se_darwin.certainty.choice import (
     Candidate,
     informative,
@@ -61,7 +61,7 @@ class Assessment:
     Attributes:
         root: The program as given.
         candidates: The chosen repair, then the others that pass all tests.
-        inputs: Inputs on which they were run and not all of them fail.
+        inputs: Inputs on which they were run; see `informative`.
         differing: Number of inputs on which they do not all do the same.
         rivals: What the search for other repairs found.
         question: Input on which the repairs differ most, if there is one.
@@ -77,8 +77,9 @@ class Assessment:
         is_memorised: Whether the chosen repair probably repeats values of the checks.
         is_exposed: Whether a proposer wrote the chosen repair and its tests ran in one process with
             it, where it could have changed what they check.
+        is_alone: Whether a proposer wrote the chosen repair, and no other repair was found.
         unchanged: Number of inputs that the tests do not contain, if the chosen repair does on all
-            of them what the program as given does; else 0.
+            of them what the program as given does, and all results can be compared; else 0.
     """
 
     root: Evaluation
@@ -95,6 +96,7 @@ class Assessment:
     places: int
     is_memorised: bool
     is_exposed: bool
+    is_alone: bool
     unchanged: int
 
     @property
@@ -111,11 +113,13 @@ class _Comparison:
         inputs: Inputs on which all of them were run and not all fail.
         given: Results of the program as given.
         behaviours: Results of each repair, in order; of fewer if the time was up.
+        is_partial: Whether results of the first repair could not be compared, such as functions.
     """
 
     inputs: list[ProgramInput]
     given: Behaviour
     behaviours: list[Behaviour]
+    is_partial: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,6 +242,7 @@ class Assessor:
             places=size_of(task.space, chosen.edits),
             is_memorised=chosen in memorised,
             is_exposed=chosen.shares_process and task.is_written(chosen.edits),
+            is_alone=len(rivals.repairs) == 1 and task.is_written(chosen.edits),
             unchanged=_unchanged(candidates[0].behaviour, comparison),
         )
 
@@ -266,6 +271,7 @@ class Assessor:
             inputs=[inputs[place] for place in useful],
             given=tuple(given[place] for place in useful),
             behaviours=[tuple(behaviour[place] for place in useful) for behaviour in behaviours],
+            is_partial=any(map(is_opaque, behaviours[0])),
         )
 
     def _examples(self, root: Evaluation) -> Examples | None:
@@ -287,7 +293,7 @@ def _unchanged(chosen: Behaviour, comparison: _Comparison) -> int:
         for ours, theirs, each in zip(chosen, comparison.given, comparison.inputs, strict=True)
         if each.changes
     ]
-    return len(further) if all(further) else 0
+    return len(further) if all(further) and not comparison.is_partial else 0
 
 
 def _input_count(root: Evaluation, calls: Sequence[object]) -> int:

@@ -95,3 +95,8 @@ def key(output: Output | None) -> tuple[str, str, str]:
     if output.kind == "raise":
         return "raise", output.text, ""
     return output.kind, _TRUTHS.get(output.text, output.text), output.arguments
+
+
+def is_opaque(output: Output | None) -> bool:
+    """Whether the result is one that cannot be compared, such as a function."""
+    return output is not None and output.kind == "strange"

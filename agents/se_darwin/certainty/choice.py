@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-from agents.se_darwin.certainty.behaviour import Behaviour, key
+from agents.se_darwin.certainty.behaviour import Behaviour, is_opaque, key
 from agents.se_darwin.certainty.inputs import ProgramInput
 from agents.se_darwin.certainty.leftovers import count_leftovers
 from agents.se_darwin.edits import Edit
@@ -44,12 +44,17 @@ class Candidate:
 
 
 def informative(behaviours: Sequence[Behaviour], given: Behaviour) -> list[int]:
-    """Return the positions of inputs on which all programs were run and not all of them fail."""
+    """Return the positions of inputs on which programs can be compared.
+
+    All of them were run there, not all of them fail, and some of *behaviours* has a result there
+    that can be compared.
+    """
     run_by_all = min(map(len, (given, *behaviours)))  # a program that hangs has fewer results
     return [
         place
         for place in range(run_by_all)
         if any(not _fails(behaviour[place]) for behaviour in (*behaviours, given))
+        if not all(is_opaque(behaviour[place]) for behaviour in behaviours)
     ]
 
 

@@ -94,6 +94,21 @@ def make_inputs(calls: Sequence[Call], count: int, rng: Random) -> list[ProgramI
     return inputs
 
 
+def is_whole_domain(inputs: Sequence[ProgramInput]) -> bool:
+    """Whether there are no other inputs: each is made of truths only, also in fields of objects."""
+    seen = set()
+    for each in inputs:
+        nodes = each.call["values"]["nodes"]
+        parts = (each.call["values"]["roots"], *(node[3] for node in nodes))
+        plain = tuple(value for values in parts for value in values if is_plain(value))
+        if not all(type(value) is bool for value in plain):
+            return False
+        if any(node[1] != "instance" for node in nodes):
+            return False
+        seen.add(plain)
+    return len(set(map(len, seen))) == 1 and len(seen) == 2 ** len(min(seen)) > 1
+
+
 def _changed(
     recorded: Call, bases: Sequence[ProgramInput], pool: _Pool, rng: Random
 ) -> tuple[Call, int]:

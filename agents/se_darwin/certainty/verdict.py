@@ -7,6 +7,7 @@ from typing import Literal, TypedDict
 from agents.se_darwin.certainty.assessment import Assessment
 from agents.se_darwin.certainty.behaviour import key
 from agents.se_darwin.certainty.choice import Candidate, pattern
+from agents.se_darwin.certainty.inputs import is_whole_domain
 from agents.se_darwin.edits.rewrite import rewrite
 from agents.se_darwin.solution.evolved_program import EditDescriber, unified_diff
 from agents.se_darwin.solution.request import EvolutionRequest
@@ -114,12 +115,13 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
     """Return ``weakly supported`` if repairs differ or few were looked for, or for few checks.
 
     Also if few inputs were compared, if it returns None where no call of the tests does, if it
-    contradicts an example in the docstring, if it repeats values of the checks, or if it could have
-    changed what they check.
+    contradicts an example in the docstring, if it repeats values of the checks, if it could have
+    changed what they check, or if it is a proposer's and the only repair.
     """
     edits, checks = assessment.places, len(assessment.chosen.passed)
     rivals, compared = assessment.rivals, len(assessment.candidates)
-    is_compared = compared == len(rivals.repairs) and len(assessment.inputs) >= LEAST_INPUTS
+    has_inputs = len(assessment.inputs) >= LEAST_INPUTS or is_whole_domain(assessment.inputs)
+    is_compared = compared == len(rivals.repairs) and has_inputs
     is_searched = rivals.candidates >= LEAST_CANDIDATES or not rivals.is_cut
     is_weak = (
         behaviours > 1
@@ -128,6 +130,7 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
         or bool(assessment.contradicted)
         or assessment.is_memorised
         or assessment.is_exposed
+        or assessment.is_alone
         or (edits > 1 and checks < CHECKS_PER_EDIT * edits)
     )
     return "weakly supported" if is_weak else "well supported"
@@ -135,10 +138,11 @@ def _level(assessment: Assessment, behaviours: int) -> Level:
 
 def _summary(assessment: Assessment, behaviours: int) -> str:
     chosen = assessment.chosen
-    failed, edits = assessment.root.passed.count(False), len(chosen.edits)
+    failed, places = assessment.root.passed.count(False), assessment.places
+    place = "edit" if places == len(chosen.edits) else "new line"
     parts = [
         f"{failed} of {len(chosen.passed)} checks failed before",
-        f"{edits} {'edit' if edits == 1 else 'edits'}",
+        f"{places} {place}{'' if places == 1 else 's'}",
     ]
     if assessment.examples:
         wrong = len(assessment.contradicted)
@@ -151,6 +155,8 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
         parts.append(
             "its tests ran in one process with it, and it could have changed what they check"
         )
+    if assessment.is_alone:
+        parts.append("a proposer wrote it, and no second repair does the same")
     if assessment.unchanged >= LEAST_INPUTS:
         parts.append(
             f"it changes nothing on {assessment.unchanged} inputs besides those of the tests, "
@@ -158,11 +164,14 @@ def _summary(assessment: Assessment, behaviours: int) -> str:
         )
     others, candidates = len(assessment.rivals.repairs) - 1, assessment.rivals.candidates
     inputs = len(assessment.inputs)
+    is_whole = is_whole_domain(assessment.inputs)
     if not others:
-        compared = "" if inputs >= LEAST_INPUTS else f", compared on {inputs} inputs only"
+        few = f"all {inputs} inputs" if is_whole else f"{inputs} inputs only"
+        compared = "" if inputs >= LEAST_INPUTS else f", compared on {few}"
         parts.append(f"no other repair among {candidates} further candidates{compared}")
     elif behaviours == 1:
-        same = f"do the same on {inputs} inputs" if inputs else "were not compared"
+        every = "all " if is_whole else ""
+        same = f"do the same on {every}{inputs} inputs" if inputs else "were not compared"
         parts.append(f"{others} of {candidates} further candidates pass too, and {same}")
     else:
         parts.append(

@@ -192,5 +192,5 @@ class Masking:
 
 
 def _is_no_code(secret: str) -> bool:
-    """Whether *secret* can be replaced outside strings, too: it is no name, number or phrase."""
+    """Whether *secret* can be replaced outside strings, too: not a name, number or phrase."""
     return not (secret.isidentifier() or secret[0].isdigit() or " " in secret)

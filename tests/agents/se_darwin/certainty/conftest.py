@@ -30,14 +30,14 @@ def repair() -> Callable[..., Evaluation]:
 
 @pytest.fixture
 def outputs() -> Callable[..., tuple[Output | None, ...]]:
-    """Results: a text is a value, ``!Name`` an exception, None a program that does not end."""
+    """Results: a text is a value, ``!Name`` an exception, ``?`` opaque, None no end."""
 
     def make(*texts: str | None) -> tuple[Output | None, ...]:
         return tuple(
             (
                 text
                 and Output(
-                    kind="raise" if text[0] == "!" else "value",
+                    kind={"!": "raise", "?": "strange"}.get(text[0], "value"),
                     text=text.removeprefix("!"),
                     arguments="[]",
                 )

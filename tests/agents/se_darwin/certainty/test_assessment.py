@@ -125,6 +125,19 @@ def test_a_special_case_for_the_only_failing_check_changes_nothing_else(sandbox:
     assert assessment.unchanged == sum(each.changes > 0 for each in assessment.inputs) > 20
 
 
+def test_functions_as_results_are_not_compared(sandbox: Sandbox) -> None:
+    request = EvolutionRequest(
+        code="def solve(n):\n    return None if n < 5 else lambda: n - 1\n",
+        function="solve",
+        test_code="from program import solve\ndef test_a():\n    assert solve(9)() == 10\n"
+        "    assert solve(3) is None\n",
+    )
+    assessment = assess(request.task(sandbox, 5.0), sandbox, seconds=3.0)
+    results = [output for output in assessment.candidates[0].behaviour if output]
+    assert {output.text for output in results} == {"None"}
+    assert assessment.unchanged == 0, "what its functions do is not known"
+
+
 def test_an_assessment_without_time_keeps_the_repair(sandbox: Sandbox) -> None:
     assessment = assess(make_task((([100], 100), 90)), sandbox, stopped=True)
     assert assessment.rivals.candidates == 0

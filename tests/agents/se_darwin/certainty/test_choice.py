@@ -152,6 +152,12 @@ def test_inputs_on_which_a_program_was_not_run_tell_nothing(outputs: Make) -> No
     assert informative(behaviours, outputs("1", "1", "!KeyError")) == [0]
 
 
+def test_inputs_with_results_that_cannot_be_compared_tell_nothing(outputs: Make) -> None:
+    behaviours = [outputs("?a function", "?", "1"), outputs("?a function", "1", "1")]
+    assert informative(behaviours, outputs("None", "?", "?")) == [1, 2]
+    assert informative(behaviours[:1], outputs("None", "?", "?")) == [2]
+
+
 def test_entropy_is_greatest_between_equal_beliefs() -> None:
     assert entropy([1.0]) == 0.0
     assert entropy([0.5, 0.5]) == pytest.approx(log(2))

@@ -41,13 +41,18 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
         contradicted: tuple[str, ...] = (),
         is_memorised: bool = False,
         is_exposed: bool = False,
+        is_alone: bool = False,
+        places: int = 0,
+        inputs: tuple[object, ...] = (),
         unchanged: int = 0,
     ) -> Certainty:
         repairs = [repair(edits, (True,) * checks) for _ in results]
         wire = Wire(ProgramNames(ModuleType("program")))
         inputs = [
-            ProgramInput(call={"values": wire.encode(x), "names": []}, origin=0, changes=min(x, 1))
-            for x in range(len(results[0]))
+            ProgramInput(
+                call={"values": wire.encode(x), "names": []}, origin=0, changes=int(x != 0)
+            )
+            for x in inputs or range(len(results[0]))
         ]
         candidates = [
             Candidate(repair=each, behaviour=outputs(*texts), belief=1 / len(results))
@@ -71,9 +76,10 @@ def describe(repair: Make, outputs: Make) -> Callable[..., Certainty]:
             contradicted=contradicted,
             note="",
             seconds=0.5,
-            places=edits,
+            places=places or edits,
             is_memorised=is_memorised,
             is_exposed=is_exposed,
+            is_alone=is_alone,
             unchanged=unchanged,
         )
         request = EvolutionRequest.from_context(
@@ -188,6 +194,24 @@ def test_a_repair_that_could_have_changed_its_tests_is_weakly_supported(
     certainty = describe(MANY, is_exposed=True)
     assert certainty["level"] == "weakly supported"
     assert "could have changed what they check" in certainty["summary"]
+
+
+def test_a_proposal_that_no_second_repair_confirms_is_weakly_supported(
+    describe: Callable[..., Certainty],
+) -> None:
+    certainty = describe(MANY, is_alone=True, checks=18, places=6)
+    assert certainty["level"] == "weakly supported"
+    assert "; 6 new lines; a proposer wrote it, and no second repair" in certainty["summary"]
+
+
+def test_all_inputs_that_there_are_are_enough(describe: Callable[..., Certainty]) -> None:
+    results, truths = ("1", "2"), (False, True)
+    alone, agreeing = describe(results, inputs=truths), describe(results, results, inputs=truths)
+    assert alone["level"] == agreeing["level"] == "well supported"
+    assert "compared on all 2 inputs" in alone["summary"]
+    assert "do the same on all 2 inputs" in agreeing["summary"]
+    for other in ((False,), (False, 1), (False, None), (False, [True])):
+        assert describe(("1",) * len(other), inputs=other)["level"] == "weakly supported"
 
 
 def test_a_repair_that_changes_nothing_elsewhere_is_told(
