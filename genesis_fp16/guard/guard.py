@@ -60,7 +60,7 @@ class _GuardedAgent:
 
 def _rung(decision: Decision) -> tuple[str, ...]:
     """What *decision* changes: modules, or parts or roles with their precisions; or that the loss
-    scale moves by itself. Empty if it is no rung of the guard.
+    scale moves by itself. Empty if it is not a rung of the guard.
     """
     if decision.state is GuardState.PROBATION and decision.actor == GUARD:
         return (_SCALE,)
