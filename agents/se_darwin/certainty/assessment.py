@@ -305,7 +305,7 @@ def _input_count(root: Evaluation, calls: Sequence[object]) -> int:
 def _note(calls: Sequence[object], rivals: Rivals, compared: Sequence[Evaluation]) -> str:
     """What could not be done, and why; else empty."""
     if not calls:
-        return "no further inputs: the arguments of the tests cannot be copied"
+        return "no further inputs: no call of the tests could be copied"
     notes = ["the time was up before all candidates were run"] if rivals.is_cut else []
     if len(compared) < len(rivals.repairs):
         notes.append(f"time to compare {len(compared)} of {len(rivals.repairs)} repairs only")
