@@ -15,6 +15,7 @@ from infrastructure.agent_contract import EvaluationReport, Publication, RunCont
 from infrastructure.agent_contract.on_policy_job import OnPolicyJob
 
 WEIGHTS = "weights.json"
+HOLD, HELD = "hold", "held"  # while the first exists no environment steps, and the second says so
 TOO_STEEP = 1e12  # times the lowest loss scale, 2**-16, it is still far beyond FP16's 65504
 
 
@@ -22,7 +23,6 @@ class PartsSettings(QuickSettings):
     """Also how many rounds an epoch has, and which part has gradients that FP16 cannot hold."""
 
     rounds_per_epoch: int = 3
-    act_seconds: float = 0.0  # before each step of the environments
     steep_part: str = ""
 
 
@@ -41,8 +41,9 @@ class PartsAgent(QuickAgent):
         def reach(place: str, count: int) -> None:
             if place == "batch":
                 time.sleep(settings.pause_seconds)
-            elif place == "act":
-                time.sleep(settings.act_seconds)
+            while place == "act" and (context.agent_folder / HOLD).exists():
+                (context.agent_folder / HELD).touch()
+                time.sleep(0.02)
 
         job = parts_job(
             context,

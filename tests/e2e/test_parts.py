@@ -175,19 +175,30 @@ def effective(daemon) -> list[tuple[str, str]]:
 def test_a_flag_that_changes_while_a_round_is_collected_holds_for_its_batches(
     make_daemon, plugin: Path
 ) -> None:
-    """Nearly all the time goes into the steps of the environments."""
-    daemon = begin(
-        make_daemon(python_path=plugin), EPOCHS=1_000_000, BATCHES_PER_EPOCH=4, ACT_SECONDS=0.08
-    )
+    daemon = begin(make_daemon(python_path=plugin), EPOCHS=1_000_000, BATCHES_PER_EPOCH=4)
     steps_of_round = 4 * STEPS_OF_BATCH
     daemon.wait_for(lambda: daemon.events("step_stats"), "to train")
+    hold, held = (daemon.home / "agents" / "parts" / name for name in ("hold", "held"))
     for flag, precision in (("false", "fp32"), ("true", "fp16")):
-        flip(daemon, flag, scale_is_one=flag == "false")
-        changed = daemon.events("precision_changed")[-1]
+        held.unlink(missing_ok=True)
+        hold.touch()
+        daemon.wait_for(held.exists, "to collect a round")
+        reloads = daemon.log.count("settings_reloaded")
+        daemon.configure(ENABLE_FP16_TRAINING=flag)
+        daemon.wait_for(lambda n=reloads: daemon.log.count("settings_reloaded") > n, "to reload")
+        time.sleep(1.0)  # the worker has the command, too
+        hold.unlink()
+        changes = len(daemon.events("precision_changed"))
+        daemon.wait_for(lambda n=changes: len(daemon.events("precision_changed")) > n, "to obey")
+        [*_, changed] = daemon.events("precision_changed")
         assert changed.state.effective == precision
         assert changed.step % steps_of_round == 0, "in the middle of a round"
-        later = [e for e in daemon.events("step_stats") if e.step > changed.step]
-        assert {e.precision for e in later} == {precision}
+
+        def later(since: int = changed.step) -> set[str]:
+            return {e.precision for e in daemon.events("step_stats") if e.step > since}
+
+        daemon.wait_for(later, "to go on")
+        assert later() == {precision}
 
 
 def test_a_killed_run_ends_as_an_undisturbed_one(make_daemon, plugin: Path) -> None:
