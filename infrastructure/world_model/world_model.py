@@ -473,8 +473,8 @@ class WorldModel:
         """Return a planner that starts each search from its previous plan; see `plan`.
 
         Raises:
-            ValueError: The model was never fitted; the horizon is below 1; a field of the
-                observation is a `Text` or not among the targets; there is no reward; or the actions
+            ValueError: The model was never fitted. The horizon is below 1. A field of the
+                observation is a `Text`, or not among the targets. There is no reward. The actions
                 have neither bounds nor candidates.
         """
         model, reward = self._fitted("planning"), improvement_target(self.spec)

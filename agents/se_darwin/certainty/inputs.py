@@ -95,7 +95,7 @@ def make_inputs(calls: Sequence[Call], count: int, rng: Random) -> list[ProgramI
 
 
 def is_whole_domain(inputs: Sequence[ProgramInput]) -> bool:
-    """Whether there are no other inputs: each is made of truths only, also in fields of objects."""
+    """Whether *inputs* are all that exist: booleans alone, also in fields of objects."""
     seen = set()
     for each in inputs:
         nodes = each.call["values"]["nodes"]
